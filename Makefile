@@ -1,0 +1,47 @@
+# `make` alone lists the targets. All it needs is Python 3.11 or newer; it works in .venv and build/ inside the checkout.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV := uv
+SOURCES := bus schemas agents tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench lock
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make .venv with the locked dependencies
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv found; install one or say PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## planner, writer and reviewer write build/brief.md about this repository
+	@mkdir -p build
+	BUS_STORE_DIR="$(CURDIR)/.bus" $(BIN)/python -m agents brief \
+		"How does the bus make sure that no message is lost?" \
+		README.md schemas/README.md ops agents/README.md --out build/brief.md
+
+test: $(READY) ## run every test
+	@$(BIN)/python -m pytest -q -m serial || test $$? -eq 5  # 5: there is no such test
+	$(BIN)/python -m pytest -n 2 -m "not serial"
+
+check: $(READY) ## format, lint, types, layout and unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 tests/test_layout.py tests/unit
+
+bench: $(READY) ## measure this machine
+	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python "$$bench"; done
+
+lock: ## refresh requirements.lock to the newest versions that pyproject.toml allows (needs uv)
+	$(UV) pip compile --quiet --no-config --universal --python-version 3.11 --upgrade --generate-hashes \
+		--all-extras --group dev --custom-compile-command "make lock" -o requirements.lock pyproject.toml

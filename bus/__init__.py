@@ -1,0 +1,43 @@
+"""A message bus for teams of agents, on NATS."""
+
+from bus.agent import Agent
+from bus.client import Bus, Workflow
+from bus.config import Settings, SettingsError
+from bus.delivery.dead_letters import DeadLetter
+from bus.delivery.message import Message
+from bus.envelope import Envelope
+from bus.errors import (
+    BrokerError,
+    BusError,
+    ErrorInfo,
+    PermanentFailure,
+    RegistryError,
+    Rejected,
+    RetryLater,
+    ToolError,
+)
+from bus.workflow.artifacts import ArtifactRef
+from bus.workflow.sightings import Sighting
+from bus.workflow.tree import Tree
+
+__all__ = [
+    "Agent",
+    "ArtifactRef",
+    "BrokerError",
+    "Bus",
+    "BusError",
+    "DeadLetter",
+    "Envelope",
+    "ErrorInfo",
+    "Message",
+    "PermanentFailure",
+    "RegistryError",
+    "Rejected",
+    "RetryLater",
+    "Settings",
+    "SettingsError",
+    "Sighting",
+    "ToolError",
+    "Tree",
+    "Workflow",
+]

@@ -1,0 +1,386 @@
+"""One connection to NATS that heals itself, and the one place that translates NATS exceptions.
+
+nats-py reconnects by itself in the ordinary case. Three cases end it for good, and a watchdog mends them
+(`ops/README.md`, Broker trouble): its reading task dies while it still calls itself connected; a reconnect
+hangs on the unsent bytes of a half-dead peer; the server closes the connection with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import nats
+import nats.errors
+import nats.js.errors
+from bus.broker.embedded import Embedded
+from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+from nats.js import JetStreamContext
+
+from bus.broker.requests import Requests
+from bus.broker.subjects import Subjects
+from bus.config import Settings
+from bus.errors import BusError, error
+
+log = logging.getLogger("bus.broker")
+
+WATCHDOG_S = 0.25
+RECONNECT_HANG_S = 2.0
+REVIVE_AFTER_S = 1.5
+PAYLOAD_MARGIN_BYTES = 1024
+
+Callback = Callable[[Msg], Awaitable[None]]
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turns every NATS or socket exception in its body into a BusError that says what was tried."""
+    try:
+        yield
+    except BusError:
+        raise
+    except nats.errors.MaxPayloadError as problem:
+        raise error("protocol.too_large", f"{what}: {problem}") from problem
+    except nats.js.errors.APIError as problem:
+        raise error(
+            "broker.unavailable",
+            f"{what}: {problem.description or problem}",
+            server_code=problem.code,
+            server_error=problem.err_code,
+        ) from problem
+    except (nats.errors.Error, OSError, TimeoutError) as problem:
+        raise error("broker.unavailable", f"{what}: {problem or type(problem).__name__}") from problem
+
+
+class Subscription:
+    """A subscription that outlives the client under it: a rebuilt connection subscribes again."""
+
+    __slots__ = ("_connection", "callback", "live", "subject")
+
+    def __init__(self, connection: Connection, subject: str, callback: Callback) -> None:
+        self._connection = connection
+        self.subject = subject
+        self.callback = callback
+        self.live: NatsSubscription | None = None
+
+    async def drain(self, timeout_s: float = 2.0) -> None:
+        """Stops delivery; every message that the server sent before is still passed to the callback.
+
+        Bounded by `timeout_s`; a second call does nothing.
+        """
+        self._connection.forget(self)
+        live, self.live = self.live, None
+        if live is not None:
+            with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+                await asyncio.wait_for(live.drain(), timeout_s)  # type: ignore[no-untyped-call]
+
+
+class Connection:
+    """A connection of one named client. Open it with `Connection.open`, end it with `close`."""
+
+    def __init__(self, settings: Settings, name: str, embedded: Embedded | None) -> None:
+        self.settings = settings
+        self.name = name
+        self.subjects = Subjects(settings.namespace)
+        self._embedded = embedded
+        self._client = Client()
+        self._subscriptions: list[Subscription] = []
+        self._listeners: list[Callable[[], None]] = []
+        self._connected = asyncio.Event()
+        self._down_since: float | None = None
+        self._closing = False
+        self._last_problem = ""
+        self._watchdog: asyncio.Task[None] | None = None
+        self._requests = Requests(self._client.new_inbox(), self._publish_request)
+
+    @classmethod
+    async def open(cls, settings: Settings, *, name: str) -> Connection:
+        """Connects, or starts the embedded broker first when no server is named in the settings.
+
+        Raises BrokerError `broker.unavailable` when no connection stands after `connect_timeout_s`.
+        """
+        embedded = None
+        if not settings.servers:
+            embedded = await Embedded.join(settings.store_dir, binary=settings.nats_server)
+        connection = cls(settings, name, embedded)
+        try:
+            await connection._connect(time.monotonic() + settings.connect_timeout_s)
+            await connection._subscribe_live(connection._add(connection._requests.pattern, connection._requests.answer))
+        except BaseException:
+            if embedded is not None:
+                await embedded.leave()
+            raise
+        connection._watchdog = asyncio.create_task(connection._watch(), name=f"watchdog {name}")
+        return connection
+
+    @property
+    def url(self) -> str:
+        """The server that it is connected to, without credentials."""
+        connected = self._client.connected_url
+        return f"nats://{connected.hostname}:{connected.port}" if connected else self._servers()[0]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether messages can be exchanged now."""
+        return self._connected.is_set()
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest payload plus headers that the server takes."""
+        return self._client.max_payload - PAYLOAD_MARGIN_BYTES
+
+    @property
+    def server_version(self) -> str:
+        """Version of the connected server."""
+        return str(self._client._server_info.get("version", ""))
+
+    def jetstream(self) -> JetStreamContext:
+        """nats-py's JetStream API, for management only; use it under `translated`."""
+        return self._client.jetstream(timeout=5)
+
+    def new_inbox(self) -> str:
+        """A unique subject for answers."""
+        return self._client.new_inbox()
+
+    def on_reconnect(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after every reconnection. It must neither block nor raise."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Takes a listener of `on_reconnect` away again."""
+        self._listeners.remove(listener)
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Waits until connected; raises BrokerError `broker.unavailable` after `timeout_s`."""
+        if self._connected.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            raise error(
+                "broker.unavailable",
+                f"no connection to {', '.join(self._servers())} within {timeout_s:.0f} s"
+                f"{f' ({self._last_problem})' if self._last_problem else ''}; is the server running?",
+            ) from None
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Core publish: no answer, no guarantee. While disconnected it is buffered up to 2 MiB."""
+        try:
+            await self._client.publish(subject, data, reply, headers)
+        except (nats.errors.Error, OSError) as problem:
+            raise error("broker.unavailable", f"publish to {subject}: {problem}") from problem
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> Msg:
+        """Core request; see `Requests.request` for its errors. Fails at once while disconnected."""
+        if not self._connected.is_set():
+            raise error("broker.unavailable", f"request on {subject}: not connected", reason="disconnected")
+        return await self._requests.request(subject, data, headers, timeout_s=timeout_s)
+
+    async def subscribe(self, subject: str, callback: Callback) -> Subscription:
+        """Core subscription; `callback` is called once a message, in order, and must not block."""
+        subscription = self._add(subject, callback)
+        await self._subscribe_live(subscription)
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        """Does not subscribe it again after a rebuild."""
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    async def flush(self, timeout_s: float = 2.0) -> None:
+        """Waits until the server has read everything sent before."""
+        with translated("flush"):
+            await asyncio.wait_for(self._client.flush(), timeout_s)
+
+    async def close(self) -> None:
+        """Sends what is buffered and closes; bounded; a second call does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        self._connected.clear()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            await asyncio.gather(self._watchdog, return_exceptions=True)
+        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+            if self._client.is_connected:
+                await asyncio.wait_for(self._client.flush(), 2)
+        self._requests.fail_all("the connection was closed")
+        try:
+            await asyncio.wait_for(self._client.close(), 3)
+        except (nats.errors.Error, TimeoutError, OSError):
+            _abort(self._client)
+        if self._embedded is not None:
+            await self._embedded.leave()
+
+    # -- connecting and healing --
+
+    def _servers(self) -> list[str]:
+        if self._embedded is not None:
+            return [self._embedded.url]
+        return [part.strip() for part in self.settings.servers.split(",") if part.strip()]
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not (self.settings.tls_ca or self.settings.tls_cert):
+            return None
+        context = ssl.create_default_context(cafile=self.settings.tls_ca or None)
+        if self.settings.tls_cert:
+            context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key or None)
+        return context
+
+    async def _connect(self, deadline: float) -> None:
+        options: dict[str, Any] = {}
+        if self.settings.creds:
+            options["user_credentials"] = self.settings.creds
+        if (tls := self._tls()) is not None:
+            options["tls"] = tls
+        while True:
+            client = Client()
+            try:
+                await asyncio.wait_for(
+                    client.connect(
+                        servers=self._servers(),
+                        name=self.name,
+                        error_cb=self._on_error,
+                        disconnected_cb=self._on_disconnected,
+                        reconnected_cb=self._on_reconnected,
+                        reconnect_to_server_handler=_next_server,
+                        connect_timeout=2,
+                        reconnect_time_wait=0.2,  # type: ignore[arg-type]
+                        max_reconnect_attempts=-1,
+                        ping_interval=5,
+                        drain_timeout=5,
+                        skip_subject_validation=True,
+                        **options,
+                    ),
+                    max(0.5, min(2.5, deadline - time.monotonic())),
+                )
+                break
+            except (nats.errors.Error, OSError, TimeoutError) as problem:
+                _abort(client)
+                self._last_problem = self._last_problem or str(problem) or type(problem).__name__
+                if time.monotonic() >= deadline:
+                    raise error(
+                        "broker.unavailable",
+                        f"cannot connect to {', '.join(self._servers())}: {self._last_problem}; is the server running?",
+                    ) from problem
+                await asyncio.sleep(0.1)
+        self._client = client
+        self._down_since = None
+        self._last_problem = ""
+        self._connected.set()
+
+    async def _publish_request(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+        await self.publish(subject, data, reply=reply, headers=headers)
+
+    def _add(self, subject: str, callback: Callback) -> Subscription:
+        subscription = Subscription(self, subject, callback)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def _subscribe_live(self, subscription: Subscription) -> None:
+        with translated(f"subscribe to {subscription.subject}"):
+            subscription.live = await self._client.subscribe(subscription.subject, cb=subscription.callback)
+
+    async def _on_error(self, problem: Exception) -> None:
+        # Raising or waiting here would end nats-py's read loop for good.
+        self._last_problem = str(problem) or type(problem).__name__
+        if isinstance(problem, nats.errors.SlowConsumerError):
+            log.warning("a message was dropped before it was read: %s", problem)
+        else:
+            log.debug("%s: %s", self.name, self._last_problem)
+
+    async def _on_disconnected(self) -> None:
+        self._mark_down()
+
+    async def _on_reconnected(self) -> None:
+        self._mark_up()
+
+    def _mark_down(self) -> None:
+        if self._down_since is None and not self._closing:
+            self._down_since = time.monotonic()
+            log.warning("%s: the link to the broker is down; reconnecting", self.name)
+        self._connected.clear()
+        self._requests.fail_all("the link to the broker broke")
+
+    def _mark_up(self) -> None:
+        if self._down_since is not None:
+            log.warning("%s: connected again after %.1f s", self.name, time.monotonic() - self._down_since)
+        self._down_since = None
+        self._connected.set()
+        for listener in list(self._listeners):
+            listener()
+
+    async def _watch(self) -> None:
+        reconnecting_since: float | None = None
+        revived_at = 0.0
+        while True:
+            await asyncio.sleep(WATCHDOG_S)
+            client, now = self._client, time.monotonic()
+            if client.is_closed:
+                self._mark_down()
+                await self._rebuild()
+                reconnecting_since = None
+                continue
+            if client.is_connected:
+                reconnecting_since = None
+                if client._reading_task is not None and client._reading_task.done():
+                    log.warning("%s: the reading task ended; forcing a reconnect", self.name)
+                    self._mark_down()
+                    await client.force_reconnect()
+                continue
+            self._mark_down()
+            reconnecting_since = reconnecting_since or now
+            if now - reconnecting_since > RECONNECT_HANG_S:
+                _abort(client)
+                reconnecting_since = now
+            down_for = now - (self._down_since or now)
+            if self._embedded is not None and down_for > REVIVE_AFTER_S and now - revived_at > 5:
+                revived_at = now
+                try:
+                    await self._embedded.revive()
+                except BusError as problem:
+                    log.warning("%s: %s", self.name, problem)
+
+    async def _rebuild(self) -> None:
+        log.warning("%s: the server closed the connection (%s); building a new one", self.name, self._last_problem)
+        try:
+            await self._connect(time.monotonic())
+            for subscription in list(self._subscriptions):
+                await self._subscribe_live(subscription)
+        except BusError as problem:
+            self._connected.clear()
+            log.debug("%s: %s", self.name, problem)
+            await asyncio.sleep(random.uniform(0.2, 1.0))
+            return
+        self._mark_up()
+
+
+def _next_server(servers: list[Server], _: dict[str, Any]) -> tuple[Server | None, float]:
+    """Picks the server that failed least, with jitter so that a thousand clients do not return at once."""
+    choice = min(servers, key=lambda server: server.reconnects)
+    return choice, random.uniform(0.05, 0.1) * min(2 ** min(choice.reconnects, 5), 20)
+
+
+def _abort(client: Client) -> None:
+    """Drops the socket without waiting for unsent bytes; nats-py offers no public way."""
+    writer = getattr(client._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()

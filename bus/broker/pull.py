@@ -1,0 +1,206 @@
+"""The pull loop: keeps requests outstanding at one consumer and hands on what arrives.
+
+One inbox subscription lives as long as the loop, and the next request is sent when half of the credit is
+used up. A request that went silent (missed heartbeats), was refused (409), or was lost in a reconnect is
+written off and sent again; messages that arrive late are still handed on, so nothing is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import orjson
+
+from bus.broker.connection import Connection, Subscription
+from bus.errors import BusError
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+log = logging.getLogger("bus.broker")
+
+HEARTBEAT_S = 2.0
+EXPIRES_S = 30.0
+SILENCE_S = 2.5 * HEARTBEAT_S
+RETRY_S = 0.25
+NANOSECONDS = 1_000_000_000
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message as a stream delivers it. `reply` is where it is settled; `attempt` counts from 1."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    reply: str
+    stream_seq: int
+    attempt: int
+    stored_at: datetime
+    pending: int
+
+    @classmethod
+    def of(cls, message: Msg) -> Delivery:
+        """Reads the sequence, attempt and time from the reply subject (both of the server's forms)."""
+        tokens = message.reply.split(".")
+        first = 4 if len(tokens) == 9 else 6
+        attempt, stream_seq, _, stored_ns, pending = tokens[first : first + 5]
+        return cls(
+            subject=message.subject,
+            data=message.data,
+            headers=message.headers or _NO_HEADERS,
+            reply=message.reply,
+            stream_seq=int(stream_seq),
+            attempt=int(attempt),
+            stored_at=datetime.fromtimestamp(int(stored_ns) / NANOSECONDS, UTC),
+            pending=int(pending),
+        )
+
+
+class PullLoop:
+    """Pulls from one consumer for as long as it is started.
+
+    `take` is called for each message, at once and in order; it must neither block nor raise. `room` says how
+    many more messages the owner can hold; call `wake` when that grows. `missing` is awaited when the
+    consumer is gone, and returns the name of a new one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        consumer: str,
+        *,
+        take: Callable[[Delivery], None],
+        room: Callable[[], int],
+        missing: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._consumer = consumer
+        self._take = take
+        self._room = room
+        self._missing = missing
+        self._inbox = connection.new_inbox()
+        self._wake = asyncio.Event()
+        self._outstanding = 0
+        self._request_number = 0
+        self._generation_start = 0
+        self._heard_at = 0.0
+        self._consumer_gone = False
+        self._pause = False
+        self._subscription: Subscription | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Subscribes and begins to pull."""
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
+        self._connection.on_reconnect(self._write_off)
+        self._task = asyncio.create_task(self._run(), name=f"pull {self._stream}.{self._consumer}")
+
+    async def stop(self) -> None:
+        """Stops pulling. Everything that the server had already sent is handed on before it returns."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            self._connection.remove_listener(self._write_off)
+        if self._subscription is not None:
+            await self._subscription.drain()
+            self._subscription = None
+
+    def wake(self) -> None:
+        """Says that there may be room for more."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if self._consumer_gone:
+                    self._consumer = await self._missing()
+                    self._consumer_gone = False
+                if self._pause:
+                    self._pause = False
+                    await asyncio.sleep(RETRY_S)
+                await self._connection.wait_connected(EXPIRES_S)
+                room = self._room()
+                wanted = room - self._outstanding
+                if wanted > 0 and self._outstanding * 2 <= room:
+                    await self._request(wanted)
+                    self._heard_at = loop.time()
+            except BusError as problem:
+                log.debug("pull from %s: %s", self._stream, problem)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self._outstanding and loop.time() - self._heard_at > SILENCE_S:
+                log.debug("pull from %s went silent; asking again", self._stream)
+                # A deleted consumer is silent too: `missing` creates it again or finds that it exists.
+                self._consumer_gone = True
+                self._write_off()
+                continue
+            self._wake.clear()
+            if self._pause or self._consumer_gone:
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._wake.wait()
+
+    async def _request(self, batch: int) -> None:
+        self._request_number += 1
+        self._outstanding += batch
+        await self._connection.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}",
+            orjson.dumps(
+                {
+                    "batch": batch,
+                    "expires": int(EXPIRES_S * NANOSECONDS),
+                    "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
+                }
+            ),
+            reply=f"{self._inbox}.{self._request_number}",
+        )
+
+    def _write_off(self) -> None:
+        """Forgets every outstanding request; their late statuses are ignored."""
+        self._outstanding = 0
+        self._generation_start = self._request_number + 1
+        self._wake.set()
+
+    async def _receive(self, message: Msg) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if message.subject.startswith(self._inbox):
+            self._status(message)
+            return
+        if self._outstanding:
+            self._outstanding -= 1
+        self._take(Delivery.of(message))
+        if self._outstanding * 2 <= self._room():
+            self._wake.set()
+
+    def _status(self, message: Msg) -> None:
+        headers = message.headers or {}
+        status = headers.get("Status", "")
+        if status == "100" or int(message.subject.rpartition(".")[2]) < self._generation_start:
+            return
+        description = headers.get("Description", "").lower()
+        if status == "503" or "deleted" in description:
+            # No responders: the consumer, or all of JetStream, is not there (yet).
+            self._consumer_gone = True
+            self._pause = status == "503"
+            self._write_off()
+        elif status == "408" or "Nats-Pending-Messages" in headers:
+            self._outstanding = max(0, self._outstanding - int(headers.get("Nats-Pending-Messages", "0")))
+            self._wake.set()
+        else:
+            log.debug("pull from %s: %s %s", self._stream, status, description)
+            self._pause = True
+            self._write_off()

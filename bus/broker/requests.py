@@ -1,0 +1,80 @@
+"""Requests over one long-lived inbox.
+
+nats-py subscribes and waits per request; here one wildcard subscription takes all answers, integer tokens
+pair them, and one sweep ends those that are late. When the link breaks, requests in flight fail at once
+instead of running into their timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from bus.errors import error
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+SWEEP_S = 0.1
+
+Publish = Callable[[str, bytes, str, dict[str, str] | None], Awaitable[None]]
+
+
+class Requests:
+    """Pairs answers with requests. Owned by the connection, which feeds `answer` and calls `fail_all`."""
+
+    __slots__ = ("_loop", "_next", "_pending", "_prefix", "_publish", "_sweep_handle")
+
+    def __init__(self, inbox: str, publish: Publish) -> None:
+        self._prefix = inbox
+        self._publish = publish
+        self._pending: dict[str, tuple[asyncio.Future[Msg], float]] = {}
+        self._next = 0
+        self._loop = asyncio.get_running_loop()
+        self._sweep_handle: asyncio.TimerHandle | None = None
+
+    @property
+    def pattern(self) -> str:
+        """The subject to subscribe to."""
+        return f"{self._prefix}.*"
+
+    async def request(self, subject: str, data: bytes, headers: dict[str, str] | None, *, timeout_s: float) -> Msg:
+        """Sends one request and waits for the first answer.
+
+        Raises BrokerError `broker.unavailable` after `timeout_s`, when nobody listens on the subject, or
+        when the link breaks meanwhile. Whether the request took effect is then unknown.
+        """
+        self._next += 1
+        number = str(self._next)
+        future: asyncio.Future[Msg] = self._loop.create_future()
+        self._pending[number] = (future, self._loop.time() + timeout_s)
+        if self._sweep_handle is None:
+            self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
+        try:
+            await self._publish(subject, data, f"{self._prefix}.{number}", headers)
+            message = await future
+        finally:
+            self._pending.pop(number, None)
+        if message.headers and not message.data and message.headers.get("Status") == "503":
+            raise error("broker.unavailable", f"nobody answers on {subject}: no responders", reason="no_responders")
+        return message
+
+    async def answer(self, message: Msg) -> None:
+        """Takes one answer from the inbox; unknown tokens are late answers and are ignored."""
+        entry = self._pending.get(message.subject.rpartition(".")[2])
+        if entry is not None and not entry[0].done():
+            entry[0].set_result(message)
+
+    def fail_all(self, reason: str) -> None:
+        """Fails what is in flight, because its answers cannot arrive any more."""
+        for future, _ in self._pending.values():
+            if not future.done():
+                future.set_exception(error("broker.unavailable", reason, reason="disconnected"))
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for future, deadline in list(self._pending.values()):
+            if deadline <= now and not future.done():
+                future.set_exception(error("broker.unavailable", "no answer in time", reason="timeout"))
+        self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep) if self._pending else None

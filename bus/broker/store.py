@@ -1,0 +1,97 @@
+"""Storing a message in a stream: publish, wait for the server's answer, try again until the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+
+import orjson
+
+from bus.broker.connection import Connection
+from bus.errors import BrokerError, BusError, error
+
+ATTEMPT_S = 5.0
+RETRY_S = 0.1
+
+# Error codes of the server's publish answer.
+_FULL = {10023, 10047, 10077, 10167, 10169}
+_TOO_LARGE = {10054}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The server's answer. `duplicate`: it had this `Nats-Msg-Id` already and stored nothing new."""
+
+    stream: str
+    seq: int
+    duplicate: bool
+
+
+async def store(
+    connection: Connection, subject: str, data: bytes, headers: dict[str, str], *, timeout_s: float
+) -> Stored:
+    """Stores one message and returns once the server has confirmed it.
+
+    Tries again after a lost answer, a missing leader or a broken link, until `timeout_s`; give it a stable
+    `Nats-Msg-Id` so that the tries count once. Raises `broker.unavailable` at the deadline (the message may or may
+    not be stored), `broker.full` when the stream refuses it, `protocol.too_large` over the server's limit.
+    """
+    size = len(data) + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    if size > connection.max_message_bytes:
+        raise error(
+            "protocol.too_large",
+            f"the message for {subject} has {size} bytes, the limit is {connection.max_message_bytes}; "
+            "put the content into an artifact and send its reference",
+            size=size,
+            limit=connection.max_message_bytes,
+        )
+    deadline = time.monotonic() + timeout_s
+    delay_s = RETRY_S
+    while True:
+        try:
+            await connection.wait_connected(max(0.0, deadline - time.monotonic()))
+            answer = await connection.request(
+                subject,
+                data,
+                headers=headers,
+                timeout_s=min(ATTEMPT_S, max(0.05, deadline - time.monotonic())),
+            )
+            return _read(answer.data, subject)
+        except BrokerError as problem:
+            if not problem.info.retryable or problem.info.code != "broker.unavailable":
+                raise
+            if time.monotonic() + delay_s >= deadline:
+                raise _late(problem, subject, timeout_s) from problem
+        await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+        delay_s = min(2.0, delay_s * 2)
+
+
+def _read(data: bytes, subject: str) -> Stored:
+    answer = orjson.loads(data)
+    if "error" not in answer:
+        return Stored(answer["stream"], answer["seq"], bool(answer.get("duplicate")))
+    number, text = answer["error"].get("err_code", 0), answer["error"].get("description", "")
+    if number in _FULL:
+        raise error(
+            "broker.full",
+            f"the stream refuses {subject}: {text}; consume or raise its limit",
+            server_error=number,
+        )
+    if number in _TOO_LARGE:
+        raise error("protocol.too_large", f"the stream refuses {subject}: {text}", server_error=number)
+    raise error(
+        "broker.unavailable",
+        f"the stream refuses {subject}: {text}",
+        retryable=answer["error"].get("code") == 503,
+        server_error=number,
+    )
+
+
+def _late(problem: BusError, subject: str, timeout_s: float) -> BusError:
+    return error(
+        "broker.unavailable",
+        f"{subject} was not confirmed within {timeout_s:.0f} s ({problem.info.message}); it is safe to send again "
+        "with the same message id",
+    )

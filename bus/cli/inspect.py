@@ -1,0 +1,164 @@
+"""Commands that look: tail, dead, doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import orjson
+import typer
+
+from bus.cli.operate import Servers, log_to_stderr
+from bus.cli.render import clean, dead_letter_json, dead_letter_text, sighting_json, sighting_line, table
+from bus.client import Bus
+from bus.doctor import Grade, examine
+
+dead_app = typer.Typer(help="Look at messages that could not be handled.", no_args_is_help=True, rich_markup_mode=None)
+
+As_json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def tail(
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Only this workflow, from its beginning.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Only to or from this agent.")] = None,
+    type: Annotated[str | None, typer.Option("--type", help="Only this message type.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Begin in the past: 90s, 10m, 2h, 7d.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what comes.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    servers: Servers = None,
+) -> None:
+    """Show what passes on the bus, one line a message, until Ctrl-C.
+
+    Example: bus tail --agent writer --since 10m
+    """
+    log_to_stderr("warning")
+    begin = datetime.now(UTC) - parse_duration(since) if since else None
+    if begin is None and (workflow is not None or not follow):
+        begin = datetime.fromtimestamp(0, UTC)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_tail(servers, workflow, agent, type, begin, follow, as_json))
+
+
+async def _tail(
+    servers: str | None,
+    workflow_id: str | None,
+    agent: str | None,
+    type: str | None,
+    since: datetime | None,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    async with Bus.connect("tail", servers=servers) as bus:
+        seen = bus.watch(workflow_id=workflow_id, agent=agent, type=type, since=since, follow=follow)
+        async for sighting in seen:
+            line = orjson.dumps(sighting_json(sighting)).decode() if as_json else sighting_line(sighting)
+            print(line, flush=True)
+
+
+def parse_duration(text: str) -> timedelta:
+    """`90s`, `10m`, `2h` or `7d`. Raises ValueError."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 2h or 7d")
+    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+
+
+@dead_app.command("ls")
+def dead_ls(
+    agent: Annotated[str | None, typer.Option("--agent", help="Only of this agent.")] = None,
+    code: Annotated[str | None, typer.Option("--code", help="Only with this error code.")] = None,
+    as_json: As_json = False,
+    servers: Servers = None,
+) -> None:
+    """List dead letters, oldest first.
+
+    Example: bus dead ls --agent writer
+    """
+    log_to_stderr("error")
+    asyncio.run(_dead_ls(servers, agent, code, as_json))
+
+
+async def _dead_ls(servers: str | None, agent: str | None, code: str | None, as_json: bool) -> None:
+    async with Bus.connect("dead", servers=servers) as bus:
+        found = [dead async for dead in bus.dead_letters.list(agent=agent, code=code)]
+    if as_json:
+        print(
+            orjson.dumps(
+                [dead_letter_json(dead, with_data=False) for dead in found], option=orjson.OPT_INDENT_2
+            ).decode()
+        )
+    elif not found:
+        print("no dead letters")
+    else:
+        rows = [
+            (
+                str(dead.id),
+                dead.failed_at.astimezone().strftime("%m-%d %H:%M:%S"),
+                dead.agent,
+                dead.code,
+                str(dead.attempts),
+                dead.reason,
+            )
+            for dead in found
+        ]
+        for line in table(("id", "failed", "agent", "code", "attempts", "reason"), rows):
+            print(line)
+
+
+@dead_app.command("show")
+def dead_show(
+    id: Annotated[int, typer.Argument(min=1, help="The id that `bus dead ls` shows.")],
+    as_json: As_json = False,
+    servers: Servers = None,
+) -> None:
+    """Show one dead letter: why, from where, its headers and its bytes.
+
+    Example: bus dead show 3
+    """
+    log_to_stderr("error")
+    sys.exit(asyncio.run(_dead_show(servers, id, as_json)))
+
+
+async def _dead_show(servers: str | None, id: int, as_json: bool) -> int:
+    async with Bus.connect("dead", servers=servers) as bus:
+        dead = await bus.dead_letters.get(id)
+    if dead is None:
+        print(f"error: there is no dead letter {id}; bus dead ls lists them", file=sys.stderr)
+        return 1
+    if as_json:
+        print(orjson.dumps(dead_letter_json(dead, with_data=True), option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(dead_letter_text(dead))
+    return 0
+
+
+def doctor(as_json: As_json = False, servers: Servers = None) -> None:
+    """Say what is wrong with this set-up and how to mend it.
+
+    Example: bus doctor
+    """
+    log_to_stderr("error")
+    sys.exit(asyncio.run(_doctor(servers, as_json)))
+
+
+async def _doctor(servers: str | None, as_json: bool) -> int:
+    async with Bus.connect("doctor", servers=servers) as bus:
+        findings = await examine(bus.connection)
+    bad = sum(finding.grade is Grade.BAD for finding in findings)
+    if as_json:
+        print(orjson.dumps(findings, option=orjson.OPT_INDENT_2).decode())
+    else:
+        for finding in findings:
+            mark = {Grade.GOOD: "ok", Grade.NOTICE: "look", Grade.BAD: "WRONG"}[finding.grade]
+            print(f"{mark:<6} {finding.subject:<13} {clean(finding.message)}")
+            if finding.mend:
+                print(f"{'':<20} {clean(finding.mend)}")
+        print("nothing is wrong" if not bad else f"{bad} thing{'s' if bad > 1 else ''} wrong")
+    return 1 if bad else 0

@@ -1,0 +1,76 @@
+"""The command `bus`: its commands, and the edge where every error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from bus.cli import inspect, operate
+from bus.config import SettingsError
+from bus.errors import BusError
+
+EXIT_NO, EXIT_WRONG_USE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="bus",
+    help="A message bus for teams of agents, on NATS.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("up")(operate.up)
+app.command("run")(operate.run)
+app.command("send")(operate.send)
+app.command("tail")(inspect.tail)
+app.add_typer(inspect.dead_app, name="dead")
+app.command("doctor")(inspect.doctor)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """A message bus for teams of agents, on NATS."""
+    if debug:
+        os.environ["BUS_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Runs the command line and turns errors into one line each.
+
+    Exit codes: 0 good, 1 the answer is no or failed, 2 wrong use, 3 the broker cannot be reached.
+    """
+    run_edge(app)
+
+
+def run_edge(application: typer.Typer) -> None:
+    """Runs a typer application with the exit codes and error lines that all our commands share."""
+    try:
+        application()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away; a second failure at interpreter exit would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as problem:
+        if os.environ.get("BUS_DEBUG"):
+            raise
+        line, code = describe(problem)
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(code)
+
+
+def describe(problem: Exception) -> tuple[str, int]:
+    """The line and the exit code for an error."""
+    if isinstance(problem, BusError):
+        unreachable = problem.info.code == "broker.unavailable"
+        return problem.info.message, EXIT_NO_BROKER if unreachable else EXIT_NO
+    if isinstance(problem, SettingsError | ValueError | TypeError):
+        return str(problem), EXIT_WRONG_USE
+    return f"{type(problem).__name__}: {problem} (run again with --debug to see where)", EXIT_NO

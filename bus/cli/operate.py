@@ -1,0 +1,196 @@
+"""Commands that run things: up, run, send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from bus.agent import Agent
+from bus.broker.embedded import Embedded
+from bus.cli import supervise
+from bus.client import Bus
+from bus.config import Settings
+from bus.delivery.outcome import Outcome
+
+Servers = Annotated[str | None, typer.Option("--servers", help="NATS URLs; default: BUS_SERVERS, else embedded.")]
+
+
+def up() -> None:
+    """Run the embedded broker in the foreground, streams provisioned, until Ctrl-C.
+
+    Example: bus up
+    """
+    log_to_stderr()
+    asyncio.run(_up(Settings.load(servers="")))
+
+
+async def _up(settings: Settings) -> None:
+    embedded = await Embedded.join(settings.store_dir, binary=settings.nats_server)
+    try:
+        async with Bus.connect("bus-up", settings=settings):
+            print(f"broker: {embedded.url}   files: {settings.store_dir}")
+            if embedded.started:
+                print("other commands find it by themselves; Ctrl-C stops it", flush=True)
+            else:
+                print("it was running already; Ctrl-C leaves it to its other users", flush=True)
+            await stop_signal()
+    finally:
+        await (embedded.stop() if embedded.started else embedded.leave())
+
+
+def run(
+    agents: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT...", help="What to run.")],
+    servers: Servers = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file here changes.")] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes, each with all agents.")] = 1,
+    grace: Annotated[float | None, typer.Option("--grace", min=0, help="Seconds to finish work on a stop.")] = None,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run agents until SIGTERM or Ctrl-C, then drain: finish what is in hand, hand the rest back.
+
+    Example: bus run agents.writer:writer agents.reviewer:reviewer --workers 2
+    """
+    log_to_stderr(log_level)
+    settings = Settings.load(servers=servers, grace_s=grace)
+    loaded = [load_agent(name) for name in agents]
+    if workers > 1 or reload:
+        arguments = ["run", *agents, "--log-level", log_level]
+        arguments += ["--servers", servers] if servers else []
+        arguments += ["--grace", str(grace)] if grace is not None else []
+        sys.exit(supervise.run(arguments, workers=workers, reload=reload, grace_s=settings.grace_s))
+    asyncio.run(_run(loaded, settings))
+
+
+async def _run(agents: list[Agent], settings: Settings) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for agent in agents:
+            await stack.enter_async_context(agent.running(settings))
+        print(f"running {', '.join(agent.name for agent in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
+        await stop_signal()
+
+
+def load_agent(name: str) -> Agent:
+    """The agent that `MODULE:AGENT` names, imported from here or the installed packages.
+
+    Raises ValueError that says what is missing.
+    """
+    module_name, separator, attribute = name.partition(":")
+    if not separator or not module_name or not attribute:
+        raise ValueError(f"{name!r} is not MODULE:AGENT, for example agents.writer:writer")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as problem:
+        raise ValueError(f"cannot import {module_name!r}: {problem}; run it from the folder that holds it") from problem
+    agent = getattr(module, attribute, None)
+    if not isinstance(agent, Agent):
+        found = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
+        raise ValueError(f"{module_name!r} has no Agent named {attribute!r}; it has {', '.join(found) or 'none'}")
+    return agent
+
+
+def send(
+    to: Annotated[str, typer.Argument(help="Agent name, or '*' for all.")],
+    type: Annotated[str, typer.Argument(help="Message type.")],
+    payload: Annotated[str, typer.Argument(metavar="JSON|@FILE|-", help="Payload: JSON, a file, or stdin.")],
+    sender: Annotated[str, typer.Option("--from", help="Name to send under.")] = "cli",
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Workflow id.")] = None,
+    phase: Annotated[str | None, typer.Option("--phase", help="Workflow phase.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", help="Message id; the same id counts once.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the reply or the refusal and print it.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait with --wait.")] = 30.0,
+    servers: Servers = None,
+) -> None:
+    """Send one message and print its id; with --wait print what became of it.
+
+    Example: bus send writer draft_request @draft.json --wait
+    """
+    log_to_stderr("error")
+    value = read_payload(payload)
+    sys.exit(asyncio.run(_send(servers, sender, to, type, value, workflow, phase, message_id, timeout if wait else 0)))
+
+
+async def _send(
+    servers: str | None,
+    sender: str,
+    to: str,
+    type: str,
+    payload: Any,
+    workflow_id: str | None,
+    phase: str | None,
+    message_id: str | None,
+    wait_s: float,
+) -> int:
+    async with Bus.connect(sender, servers=servers) as bus:
+        sent = await bus.send(to, type, payload, workflow_id=workflow_id, phase=phase, message_id=message_id)
+        if not wait_s:
+            print(sent.message_id)
+            return 0
+        outcome = await bus.outcome(sent, timeout_s=wait_s)
+        return _print_outcome(sent.message_id, outcome, wait_s)
+
+
+def _print_outcome(message_id: str, outcome: Outcome, wait_s: float) -> int:
+    if outcome.reply is not None:
+        print(outcome.reply.encode().decode())
+        return 1 if outcome.reply.status == "error" else 0
+    if outcome.dead is not None:
+        dead = outcome.dead
+        print(f"dead letter {dead.id}: {dead.code}: {dead.reason}; bus dead show {dead.id}", file=sys.stderr)
+        return 1
+    if outcome.is_handled:
+        print(f"{message_id} was handled; no reply")
+        return 0
+    print(f"{message_id} has no answer after {wait_s:.0f} s; is an agent of that name running?", file=sys.stderr)
+    return 1
+
+
+def read_payload(argument: str) -> Any:
+    """The JSON value of `JSON`, `@FILE` or `-`. Raises ValueError that says where it is wrong."""
+    if argument == "-":
+        where, data = "standard input", sys.stdin.buffer.read()
+    elif argument.startswith("@"):
+        where = argument[1:]
+        try:
+            data = Path(where).read_bytes()
+        except OSError as problem:
+            raise ValueError(f"cannot read {where}: {problem.strerror}") from problem
+    else:
+        where, data = "the payload", argument.encode()
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        raise ValueError(f"{where} is not JSON: {problem}") from problem
+
+
+async def stop_signal() -> None:
+    """Waits for SIGTERM or SIGINT. A second one has its ordinary effect."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        await stopped.wait()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def log_to_stderr(level: str = "info") -> None:
+    """Readable log lines on standard error. Raises ValueError for a level that there is not."""
+    if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ValueError(f"--log-level {level!r} is not debug, info, warning or error")
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("bus").setLevel(level.upper())

@@ -1,0 +1,107 @@
+"""Several worker processes, and restarting them when code changes or one dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+POLL_S = 0.3
+MIN_LIFE_S = 1.0
+MAX_PAUSE_S = 10.0
+STOP_MARGIN_S = 10.0
+SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "build", "dist"}
+
+
+def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> int:
+    """Keeps `workers` processes of `bus ARGUMENTS` alive until SIGTERM or SIGINT; returns the exit code.
+
+    A worker that dies is started again, after a growing pause when it lived less than a second. With `reload`
+    all are restarted when a Python file below the current folder changes. Stopping passes the signal on and waits
+    for the workers' own drain.
+    """
+    stopping: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopping.append(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    slots = [_Slot(arguments) for _ in range(workers)]
+    seen = _modified_at() if reload else 0.0
+    try:
+        while not stopping:
+            for slot in slots:
+                slot.keep_alive()
+            time.sleep(POLL_S)
+            if reload and (now := _modified_at()) != seen:
+                seen = now
+                print("code changed; restarting", file=sys.stderr, flush=True)
+                _stop(slots, grace_s)
+    finally:
+        _stop(slots, grace_s)
+    return 0
+
+
+class _Slot:
+    """One worker and its restarts."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._command = [sys.executable, "-m", "bus", *arguments]
+        self._started_at = 0.0
+        self._start_after = 0.0
+        self._pause_s = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def keep_alive(self) -> None:
+        now = time.monotonic()
+        if self.process is not None and (code := self.process.poll()) is not None:
+            short = now - self._started_at < MIN_LIFE_S
+            self._pause_s = min(MAX_PAUSE_S, max(0.5, self._pause_s * 2)) if short or code else 0.0
+            self._start_after = now + self._pause_s
+            print(
+                f"worker {self.process.pid} ended with {code}; starting again in {self._pause_s:.1f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            self.process = None
+        if self.process is None and now >= self._start_after:
+            # Its own process group: a Ctrl-C in the terminal reaches only us, and we pass it on once.
+            self.process = subprocess.Popen(self._command, process_group=0)
+            self._started_at = now
+        elif self.process is not None and now - self._started_at > MAX_PAUSE_S:
+            self._pause_s = 0.0
+
+
+def _stop(slots: list[_Slot], grace_s: float) -> None:
+    running = [slot.process for slot in slots if slot.process is not None]
+    for process in running:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace_s + STOP_MARGIN_S
+    for process in running:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            print(f"worker {process.pid} did not stop in time and is killed", file=sys.stderr)
+            process.kill()
+            process.wait()
+    for slot in slots:
+        slot.process = None
+
+
+def _modified_at() -> float:
+    """The newest change of a Python file below the current folder."""
+    return max((path.stat().st_mtime for path in _sources(Path.cwd())), default=0.0)
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink() and entry.name not in SKIPPED:
+            yield from _sources(entry)
+        elif entry.suffix == ".py" and entry.is_file():
+            yield entry

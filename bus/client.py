@@ -1,0 +1,190 @@
+"""The client: connect, send, watch, and look at what is there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+from pydantic import BaseModel
+
+from bus.broker.connection import Connection
+from bus.broker.streams import provision
+from bus.config import Settings
+from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.message import as_json
+from bus.delivery.outcome import Outcome, outcome_of
+from bus.delivery.publisher import Publisher
+from bus.envelope import Envelope, new_message_id, new_trace_id
+from bus.envelope.grammar import is_agent_name
+from bus.telemetry.context import TraceContext
+from bus.telemetry.spans import Telemetry
+from bus.workflow.artifacts import Artifacts
+from bus.workflow.sightings import Sighting, sightings
+from bus.workflow.tree import Tree, read_tree
+
+
+class Bus:
+    """A client of the bus. Open it with `async with Bus.connect(...)`."""
+
+    def __init__(self, connection: Connection, telemetry: Telemetry, name: str) -> None:
+        self.name = name
+        self.connection = connection
+        self.artifacts = Artifacts(connection)
+        self.dead_letters = DeadLetters(connection)
+        self._telemetry = telemetry
+        self._publisher = Publisher(connection, telemetry)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls, name: str = "client", *, settings: Settings | None = None, **overrides: Any
+    ) -> AsyncIterator[Bus]:
+        """Connects as `name`, the sender of what is sent, and closes on exit.
+
+        Settings come from the environment and keyword arguments (`servers="nats://..."`). Without servers it starts
+        or joins the embedded broker. Raises BrokerError `broker.unavailable`, SettingsError, ValueError for a
+        name that is not an agent name.
+        """
+        if not is_agent_name(name):
+            raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
+        settings = settings or Settings.load(**overrides)
+        connection = await Connection.open(settings, name=name)
+        telemetry = Telemetry(name, namespace=settings.namespace)
+        try:
+            await provision(connection)
+            yield cls(connection, telemetry, name)
+        finally:
+            await telemetry.close()
+            await connection.close()
+
+    async def send(
+        self,
+        to: str,
+        type: str,
+        payload: BaseModel | dict[str, Any] | Any,
+        *,
+        workflow_id: str | None = None,
+        session_id: str | None = None,
+        phase: str | None = None,
+        role: str | None = None,
+        status: str | None = None,
+        message_id: str | None = None,
+        extensions: dict[str, Any] | None = None,
+    ) -> Envelope:
+        """Sends one message to an agent, or to all with `to="*"`; returns its envelope once it is stored.
+
+        Send again with the same `message_id` and it counts once. Raises `broker.unavailable`, `broker.full`,
+        `protocol.too_large`, and `protocol.malformed` for a field that the envelope refuses.
+        """
+        return await self._send(
+            Envelope(
+                sender=self.name,
+                to=to,
+                type=type,
+                message_id=message_id,
+                workflow_id=workflow_id,
+                session_id=session_id,
+                phase=phase,
+                role=role,
+                status=status,
+                extensions=extensions,
+                payload=as_json(payload),
+            ),
+            None,
+        )
+
+    def workflow(self, name: str, *, session_id: str | None = None) -> Workflow:
+        """Begins a workflow: everything sent through it and caused by that shares its id and trace."""
+        return Workflow(self, name, session_id=session_id)
+
+    def watch(
+        self,
+        *,
+        workflow_id: str | None = None,
+        agent: str | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        follow: bool = True,
+    ) -> AsyncIterator[Sighting]:
+        """What passes on the bus: messages, broadcasts, dead letters, in the order of arrival.
+
+        Begins at `since`, else now; ends never, or with `follow=False` at what is stored now. Filters are exact;
+        `agent` matches the sender or the receiver.
+        """
+        return sightings(self.connection, workflow_id=workflow_id, agent=agent, type=type, since=since, follow=follow)
+
+    async def outcome(self, sent: Envelope, *, timeout_s: float = 30.0) -> Outcome:
+        """Waits for what becomes of a message that was just sent: a reply, a dead letter, or its completion.
+
+        An outcome with nothing set means that none of these came within `timeout_s`. Raises BrokerError.
+        """
+        return await outcome_of(self.connection, sent, timeout_s=timeout_s)
+
+    async def tree(self, workflow_id: str) -> Tree:
+        """The messages of a workflow by causation, with their times. Raises BrokerError."""
+        return await read_tree(self.connection, workflow_id)
+
+    async def _send(self, envelope: Envelope, parent: TraceContext | None) -> Envelope:
+        await self._publisher.publish(envelope, parent=parent)
+        return envelope
+
+
+class Workflow:
+    """One workflow, begun by `Bus.workflow`. Its root span is `invoke_workflow NAME`, ended at the first send."""
+
+    def __init__(self, bus: Bus, name: str, *, session_id: str | None) -> None:
+        self.id = new_message_id()
+        self.trace_id = new_trace_id()
+        self.name = name
+        self.session_id = session_id
+        self.started_at = datetime.now(UTC)
+        self._bus = bus
+        self._root: TraceContext | None = None
+        self._has_root = False
+
+    async def send(
+        self,
+        to: str,
+        type: str,
+        payload: BaseModel | dict[str, Any] | Any,
+        *,
+        phase: str | None = None,
+        role: str | None = "user",
+        message_id: str | None = None,
+        extensions: dict[str, Any] | None = None,
+    ) -> Envelope:
+        """Sends a message of this workflow; errors as `Bus.send`."""
+        envelope = Envelope(
+            sender=self._bus.name,
+            to=to,
+            type=type,
+            message_id=message_id,
+            trace_id=self.trace_id,
+            workflow_id=self.id,
+            session_id=self.session_id,
+            phase=phase,
+            role=role,
+            extensions=extensions,
+            payload=as_json(payload),
+        )
+        if not self._has_root:
+            self._root, self._has_root = self._open_root(), True
+        return await self._bus._send(envelope, self._root)
+
+    def watch(self) -> AsyncIterator[Sighting]:
+        """Everything that passes in this workflow, from its beginning, without end."""
+        return self._bus.watch(workflow_id=self.id, since=self.started_at)
+
+    def _open_root(self) -> TraceContext | None:
+        span = self._bus._telemetry.start(
+            f"invoke_workflow {self.name}",
+            SpanKind.INTERNAL,
+            trace_id=self.trace_id,
+            parent=None,
+            attributes={"bus.workflow_id": self.id, "bus.workflow.name": self.name},
+        )
+        span.end()
+        return span.context

@@ -1,0 +1,64 @@
+"""Settings: read once from `BUS_*` variables and keyword arguments, validated once, then frozen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class SettingsError(ValueError):
+    """A setting has a wrong value; the message names each one and its range."""
+
+
+def _default_store_dir() -> Path:
+    state_home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state_home).expanduser() / "envelope-bus"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, in one frozen object. Durations are seconds.
+
+    Every field is also an environment variable: `servers` is `BUS_SERVERS`, and so on.
+    Build it with `Settings.load()`, which turns a wrong value into one readable line.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="BUS_", frozen=True, extra="ignore", env_ignore_empty=True)
+
+    servers: str = Field("", description="NATS URLs, comma separated; empty: start or reuse the embedded broker")
+    namespace: str = Field("bus", pattern=r"^[A-Za-z0-9_-]{1,32}$", description="first token of every subject")
+    replicas: Annotated[int, Field(ge=1, le=5, description="copies of every stream (1 or 3)")] = 1
+    store_dir: Path = Field(default_factory=_default_store_dir, description="where the embedded broker keeps its files")
+    nats_server: str = Field("", description="path of the nats-server binary for the embedded broker")
+    creds: str = Field("", description="path of a NATS credentials file")
+    tls_ca: str = Field("", description="path of the certificate authority that signed the server")
+    tls_cert: str = Field("", description="path of the client certificate")
+    tls_key: str = Field("", description="path of the client key")
+    connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 5.0
+    publish_timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+    ack_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 5
+    max_hops: Annotated[int, Field(ge=1, le=100_000)] = 128
+    dedupe_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
+    dedupe_max_ids: Annotated[int, Field(ge=1000, le=100_000_000)] = 1_000_000
+    work_max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
+    history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Settings:
+        """Reads the environment; keyword arguments win. None means "not given".
+
+        Raises SettingsError, which names every wrong value.
+        """
+        try:
+            return cls(**{name: value for name, value in overrides.items() if value is not None})
+        except ValidationError as problem:
+            lines = [
+                f"BUS_{str(e['loc'][0]).upper()}={e['input']!r}: {e['msg'][0].lower()}{e['msg'][1:]}"
+                for e in problem.errors()
+            ]
+            raise SettingsError("; ".join(lines)) from None

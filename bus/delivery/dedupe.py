@@ -1,0 +1,250 @@
+"""Dedupe: a message that was completed once is not handled again, by any replica, for the window's length.
+
+Memory holds a 128-bit digest for each completion, fed by the completions stream that every replica appends to
+and reads. A delivery is acknowledged only after its completion is stored, so after a crash the stream knows
+what the acknowledgement could not say any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+import orjson
+
+from bus.broker.connection import Connection
+from bus.broker.reader import StreamReader
+from bus.broker.store import store
+from bus.broker.streams import StreamNames, last_seq_of
+from bus.errors import BusError, error
+
+log = logging.getLogger("bus.delivery")
+
+CATCH_UP_S = 10.0
+MAX_GROUP = 256
+
+
+class Claim(Enum):
+    """What a claim found."""
+
+    TAKEN = "taken"
+    COMPLETED = "completed"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One handled message, as the completions stream records it."""
+
+    sender: str
+    message_id: str
+    workflow_id: str | None
+    attempt: int
+    started_at: datetime
+    exec_ms: float
+
+    @property
+    def key(self) -> bytes:
+        """Digest of the message's identity."""
+        return digest(self.sender, self.message_id)
+
+
+def digest(sender: str, message_id: str) -> bytes:
+    """128 bits: a false duplicate would be a lost message, so never fewer."""
+    return hashlib.blake2b(f"{sender}\0{message_id}".encode(), digest_size=16).digest()
+
+
+class Remembered:
+    """A set of digests bounded in time and number: two sets, the older one dropped when the newer is full."""
+
+    __slots__ = ("_max_ids", "_newer", "_older", "_started_at", "_window_s")
+
+    def __init__(self, *, window_s: float, max_ids: int) -> None:
+        self._window_s = window_s
+        self._max_ids = max_ids
+        self._newer: set[bytes] = set()
+        self._older: set[bytes] = set()
+        self._started_at = 0.0
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._newer or key in self._older
+
+    def __len__(self) -> int:
+        return len(self._newer) + len(self._older)
+
+    def add(self, key: bytes, at: float) -> None:
+        """Remembers `key`, completed at `at` (epoch seconds), for at least the window, within the number."""
+        if not self._newer:
+            self._started_at = at
+        elif at - self._started_at > self._window_s or len(self._newer) * 2 >= self._max_ids:
+            self._older, self._newer, self._started_at = self._newer, set(), at
+        self._newer.add(key)
+
+
+class Dedupe:
+    """The claims and completions of one replica of one agent."""
+
+    def __init__(self, connection: Connection, agent: str) -> None:
+        settings = connection.settings
+        self._connection = connection
+        self._agent = agent
+        self._window_s = settings.dedupe_window_s
+        self._remembered = Remembered(window_s=settings.dedupe_window_s, max_ids=settings.dedupe_max_ids)
+        self._claims: set[bytes] = set()
+        self._seen_seq = 0
+        self._behind = False
+        self._advanced = asyncio.Condition()
+        self._queue: list[tuple[Completion, asyncio.Future[None]]] = []
+        self._queued = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stack = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        """Reads the window's completions, then follows them live. Raises BrokerError."""
+        reader = StreamReader(
+            self._connection,
+            StreamNames.of(self._connection.settings.namespace).done,
+            subjects=[self._connection.subjects.done(self._agent)],
+            start_time=datetime.now(UTC) - timedelta(seconds=self._window_s),
+        )
+        await self._stack.enter_async_context(reader)
+        async for delivery in reader.until_now():
+            self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
+        self._connection.on_reconnect(self._mark_behind)
+        self._tasks = [
+            asyncio.create_task(self._follow(reader), name=f"completions of {self._agent}"),
+            asyncio.create_task(self._commit_groups(), name=f"commit completions of {self._agent}"),
+        ]
+
+    async def stop(self) -> None:
+        """Stops following. Completions still waiting to be stored fail with `broker.unavailable`."""
+        if self._tasks:
+            self._connection.remove_listener(self._mark_behind)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        for _, stored in self._queue:
+            if not stored.done():
+                stored.set_exception(error("broker.unavailable", "stopped before the completion was stored"))
+        await self._stack.aclose()
+
+    async def claim(self, key: bytes, *, redelivered: bool) -> Claim:
+        """Claims a message for this replica.
+
+        When the broker says that it is a redelivery, or the link was down, memory first catches up with the
+        stream. Raises BrokerError when it cannot: handling it blindly could double it.
+        """
+        if key in self._remembered:
+            return Claim.COMPLETED
+        if key in self._claims:
+            return Claim.HELD
+        self._claims.add(key)
+        if redelivered or self._behind:
+            try:
+                await self._catch_up()
+            except BaseException:
+                self._claims.discard(key)
+                raise
+            if key in self._remembered:
+                self._claims.discard(key)
+                return Claim.COMPLETED
+        return Claim.TAKEN
+
+    def release(self, key: bytes) -> None:
+        """Gives a claim back, so that another delivery of the message can run."""
+        self._claims.discard(key)
+
+    async def complete(self, completion: Completion) -> None:
+        """Stores a completion, in one message with others that end at the same time, and ends its claim.
+
+        Raises BrokerError when it cannot be stored; this replica remembers it all the same.
+        """
+        self._remembered.add(completion.key, time.time())
+        self._claims.discard(completion.key)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((completion, stored))
+        self._queued.set()
+        await stored
+
+    def _mark_behind(self) -> None:
+        self._behind = True
+
+    async def _catch_up(self) -> None:
+        stream = StreamNames.of(self._connection.settings.namespace).done
+        target = await last_seq_of(self._connection, stream, self._connection.subjects.done(self._agent))
+        try:
+            async with asyncio.timeout(CATCH_UP_S), self._advanced:
+                await self._advanced.wait_for(lambda: self._seen_seq >= target)
+        except TimeoutError:
+            raise error(
+                "broker.unavailable",
+                f"{self._agent} could not catch up with its completions in {CATCH_UP_S:.0f} s",
+            ) from None
+        self._behind = False
+
+    async def _follow(self, reader: StreamReader) -> None:
+        async for delivery in reader:
+            self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
+            async with self._advanced:
+                self._advanced.notify_all()
+
+    def _learn(self, data: bytes, stored_at: datetime, seq: int) -> None:
+        self._seen_seq = seq
+        try:
+            for one in orjson.loads(data)["completed"]:
+                self._remembered.add(digest(one["from"], one["message_id"]), stored_at.timestamp())
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            log.warning("completion %d of %s is not readable and is ignored", seq, self._agent)
+
+    async def _commit_groups(self) -> None:
+        while True:
+            await self._queued.wait()
+            group, self._queue = self._queue[:MAX_GROUP], self._queue[MAX_GROUP:]
+            if not self._queue:
+                self._queued.clear()
+            problem: BusError | None = error("broker.unavailable", "stopped before the completion was stored")
+            try:
+                problem = await self._store_group([completion for completion, _ in group])
+            finally:
+                for _, stored in group:
+                    if stored.done():
+                        continue
+                    if problem is None:
+                        stored.set_result(None)
+                    else:
+                        stored.set_exception(problem)
+
+    async def _store_group(self, group: list[Completion]) -> BusError | None:
+        body = orjson.dumps(
+            {
+                "completed": [
+                    {
+                        "from": one.sender,
+                        "message_id": one.message_id,
+                        "workflow_id": one.workflow_id,
+                        "attempt": one.attempt,
+                        "started_at": one.started_at,
+                        "exec_ms": one.exec_ms,
+                    }
+                    for one in group
+                ]
+            }
+        )
+        try:
+            await store(
+                self._connection,
+                self._connection.subjects.done(self._agent),
+                body,
+                {},
+                timeout_s=self._connection.settings.publish_timeout_s,
+            )
+        except BusError as problem:
+            return problem
+        return None

@@ -1,0 +1,139 @@
+"""The message as a handler sees it, and what it sends while it handles one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from bus.delivery.publisher import Publisher
+from bus.envelope import Envelope, derive_message_id
+from bus.telemetry.spans import Span
+from bus.trust import budget
+from bus.workflow.artifacts import Artifacts
+from bus.workflow.state import WorkflowState
+
+
+class Message:
+    """One delivery of one envelope to one handler.
+
+    What it sends has ids derived from this message, so a handler that runs again after a crash sends the same
+    ids and nothing downstream doubles.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_ordinal",
+        "_phase",
+        "_publisher",
+        "_span",
+        "artifacts",
+        "attempt",
+        "envelope",
+        "state",
+    )
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        *,
+        agent: str,
+        attempt: int,
+        phase: str | None,
+        span: Span,
+        publisher: Publisher,
+        artifacts: Artifacts,
+        state: WorkflowState,
+    ) -> None:
+        self.envelope = envelope
+        self.attempt = attempt
+        self.artifacts = artifacts
+        self.state = state
+        self._agent = agent
+        self._phase = phase
+        self._span = span
+        self._publisher = publisher
+        self._ordinal = 0
+
+    @property
+    def message_id(self) -> str:
+        """Id of the envelope."""
+        return self.envelope.message_id
+
+    @property
+    def sender(self) -> str:
+        """Agent that sent it."""
+        return self.envelope.sender
+
+    @property
+    def type(self) -> str:
+        """Message type."""
+        return self.envelope.type
+
+    @property
+    def workflow_id(self) -> str | None:
+        """Workflow that it belongs to."""
+        return self.envelope.workflow_id
+
+    @property
+    def session_id(self) -> str | None:
+        """Session that it belongs to."""
+        return self.envelope.session_id
+
+    @property
+    def phase(self) -> str | None:
+        """Phase of the workflow: the envelope's, else the handler's."""
+        return self._phase
+
+    @property
+    def payload(self) -> Any:
+        """The JSON value as it came."""
+        return self.envelope.payload
+
+    async def send(
+        self,
+        to: str,
+        type: str,
+        payload: BaseModel | dict[str, Any] | Any,
+        *,
+        phase: str | None = None,
+        role: str | None = None,
+        status: str | None = None,
+        key: str | None = None,
+        message_id: str | None = None,
+        extensions: dict[str, Any] | None = None,
+    ) -> Envelope:
+        """Sends a message that this one caused; returns its envelope once the broker has stored it.
+
+        It stays in the workflow, session and trace; `to="*"` broadcasts. Its id is derived from this message's
+        id, the agent, and the number of the send; give a `key` where the order of sends may differ between two
+        runs, or a whole `message_id` where several messages may cause the same one. Raises as
+        `Publisher.publish`, and Rejected `protocol.malformed` for a name or type that the envelope refuses.
+        """
+        self._ordinal += 1
+        draft = Envelope(
+            sender=self._agent,
+            to=to,
+            type=type,
+            message_id=message_id
+            or derive_message_id(self.message_id, self._agent, f"key:{key}" if key else f"send:{self._ordinal}"),
+            trace_id=self.envelope.trace_id,
+            session_id=self.envelope.session_id,
+            workflow_id=self.envelope.workflow_id,
+            role=role,
+            phase=phase or self._phase,
+            status=status,
+            extensions={**budget.inherit(self.envelope, self._agent), **(extensions or {})},
+            payload=as_json(payload),
+        )
+        await self._publisher.publish(draft, parent=self._span.context)
+        return draft
+
+    async def reply(self, type: str, payload: BaseModel | dict[str, Any] | Any, **options: Any) -> Envelope:
+        """Sends to the sender of this message, or to its `reply_to`; options as `send`."""
+        return await self.send(self.envelope.extensions.get("reply_to", self.sender), type, payload, **options)
+
+
+def as_json(payload: BaseModel | Any) -> Any:
+    """A payload as the JSON value that travels."""
+    return payload.model_dump(mode="json", by_alias=True) if isinstance(payload, BaseModel) else payload

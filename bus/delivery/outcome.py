@@ -1,0 +1,92 @@
+"""The outcome of one message: what its sender can learn about it from the streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import orjson
+
+from bus.broker.connection import Connection
+from bus.broker.pull import Delivery
+from bus.broker.reader import StreamReader
+from bus.broker.streams import StreamNames
+from bus.delivery.dead_letters import DeadLetter, DeadLetters
+from bus.envelope import Envelope
+from bus.errors import Rejected
+
+REPLY_AFTER_COMPLETION_S = 0.5
+CLOCK_MARGIN = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A reply, a dead letter, a completion without a reply, or (nothing set) no answer in time."""
+
+    reply: Envelope | None = None
+    dead: DeadLetter | None = None
+    is_handled: bool = False
+
+
+async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float) -> Outcome:
+    """Waits for what becomes of a message that was just sent. Raises BrokerError.
+
+    A reply is the first message to the sender that names the sent one as its cause.
+    """
+    names = StreamNames.of(connection.settings.namespace)
+    since = datetime.fromisoformat(sent.timestamp or "") - CLOCK_MARGIN
+    arrived: asyncio.Queue[Outcome] = asyncio.Queue()
+    dead_letters = DeadLetters(connection)
+
+    def as_reply(delivery: Delivery) -> Outcome | None:
+        with contextlib.suppress(Rejected):
+            seen = Envelope.decode(delivery.data)
+            if seen.causation_id == sent.message_id and seen.to == sent.sender:
+                return Outcome(reply=seen)
+        return None
+
+    async def as_dead(delivery: Delivery) -> Outcome | None:
+        dead = await dead_letters.read(delivery)
+        buried = dead.envelope()
+        if buried is None or (buried.sender, buried.message_id) != (sent.sender, sent.message_id):
+            return None
+        return Outcome(dead=dead)
+
+    def as_handled(delivery: Delivery) -> Outcome | None:
+        done = orjson.loads(delivery.data)["completed"]
+        hit = any((one["from"], one["message_id"]) == (sent.sender, sent.message_id) for one in done)
+        return Outcome(is_handled=True) if hit else None
+
+    async def read(stream: str, subject: str) -> None:
+        async with StreamReader(connection, stream, subjects=[subject], start_time=since) as reader:
+            async for delivery in reader:
+                if stream == names.dead:
+                    outcome = await as_dead(delivery)
+                else:
+                    outcome = as_reply(delivery) if stream == names.history else as_handled(delivery)
+                if outcome is not None:
+                    await arrived.put(outcome)
+
+    subjects = connection.subjects
+    tasks = [
+        asyncio.create_task(read(names.history, subjects.history_of(sent.sender))),
+        asyncio.create_task(read(names.dead, subjects.dead(sent.to, "*"))),
+        asyncio.create_task(read(names.done, subjects.done(sent.to))),
+    ]
+    best = Outcome()
+    try:
+        async with asyncio.timeout(timeout_s):
+            best = await arrived.get()
+        if best.is_handled:
+            # A reply is sent before the completion, but read from another stream.
+            async with asyncio.timeout(REPLY_AFTER_COMPLETION_S):
+                best = await arrived.get()
+    except TimeoutError:
+        pass
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return best

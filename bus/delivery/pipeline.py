@@ -1,0 +1,279 @@
+"""The pipeline: the straight line that every delivery takes, each stage once, in this order.
+
+decode, versions, identity, budget, dedupe, validate, handler, complete, settle. Stages never call each other,
+and only the last step settles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+
+from bus.broker.connection import Connection
+from bus.broker.pull import Delivery
+from bus.broker.subjects import WorkSubject
+from bus.delivery.attributes import message_attributes
+from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.dedupe import Claim, Completion, Dedupe, digest
+from bus.delivery.handler import Handler
+from bus.delivery.message import Message
+from bus.delivery.publisher import Publisher
+from bus.delivery.refusal import refusal_message
+from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
+from bus.envelope import Envelope, codec, versions
+from bus.errors import BusError, ErrorInfo, error
+from bus.telemetry.context import TraceContext
+from bus.telemetry.spans import Span, Telemetry
+from bus.trust import budget, identity
+from bus.workflow.artifacts import Artifacts
+from bus.workflow.state import WorkflowState
+
+log = logging.getLogger("bus.delivery")
+
+# A message that ends the process each time it is handled is never settled by it; the count of deliveries is
+# all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
+CRASH_MARGIN = 10
+HELD_RETRY_S = 1.0
+REFUSAL_TTL_S = 86400
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one delivery has come; what the later steps need of the earlier ones."""
+
+    subject: WorkSubject | None = None
+    envelope: Envelope | None = None
+    claimed: bytes | None = None
+
+
+class Pipeline:
+    """Handles the deliveries of one agent."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        telemetry: Telemetry,
+        *,
+        agent: str,
+        handlers: Mapping[str, Handler],
+        dedupe: Dedupe,
+    ) -> None:
+        settings = connection.settings
+        self._connection = connection
+        self._telemetry = telemetry
+        self._agent = agent
+        self._handlers = handlers
+        self._dedupe = dedupe
+        self._publisher = Publisher(connection, telemetry)
+        self._dead_letters = DeadLetters(connection)
+        self._artifacts = Artifacts(connection)
+        self._max_hops = settings.max_hops
+        self._policy = RetryPolicy(max_attempts=settings.max_attempts)
+
+    async def run(self, delivery: Delivery) -> None:
+        """Takes one delivery from bytes to its settlement.
+
+        Cancelled while the handler runs, it gives the claim and the message back. When the broker cannot take the
+        settlement, the message stays unsettled and comes again.
+        """
+        progress = _Progress()
+        span = None
+        failure: ErrorInfo | None = None
+        settlement = Settlement(Verdict.ACK)
+        try:
+            try:
+                self._decode(delivery, progress)
+            finally:
+                span = self._open_span(delivery, progress.envelope)
+            settlement = await self._handle(delivery, progress, span)
+        except asyncio.CancelledError:
+            await self._hand_back(delivery, progress)
+            if span is not None:
+                span.set({"bus.settlement": "handed_back"})
+                span.end()
+            raise
+        except BusError as problem:
+            failure = problem.info
+        except TimeoutError:
+            failure = error("tool.timeout", f"the handler of {self._what(progress)} ran into a timeout").info
+        except Exception as problem:
+            log.exception("%s failed on %s", self._agent, self._what(progress), extra=_ids(progress))
+            failure = error("tool.execution_failed", f"{type(problem).__name__}: {problem}").info
+        if progress.claimed is not None and failure is not None:
+            self._dedupe.release(progress.claimed)
+        if failure is not None:
+            settlement = decide(failure, attempt=delivery.attempt, policy=self._policy, jitter=random.random())
+        try:
+            await self._settle(delivery, progress, settlement, failure, span)
+        except BusError as problem:
+            log.warning("%s is not settled and will come again: %s", self._what(progress), problem.info.message)
+            if span is not None:
+                span.event("settle_failed", {"error.type": problem.info.code})
+        finally:
+            if span is not None:
+                span.end()
+
+    def _decode(self, delivery: Delivery, progress: _Progress) -> None:
+        progress.subject = self._connection.subjects.parse_work(delivery.subject)
+        fields = codec.parse(delivery.data)
+        versions.check(fields)
+        progress.envelope = Envelope.from_fields(fields)
+
+    async def _handle(self, delivery: Delivery, progress: _Progress, span: Span) -> Settlement:
+        envelope, subject = progress.envelope, progress.subject
+        assert envelope is not None and subject is not None
+        identity.verify(envelope, subject)
+        budget.check(envelope, max_hops=self._max_hops)
+        handler = self._handlers.get(envelope.type)
+        if handler is None:
+            if envelope.type == "error":
+                # Somebody refused what this agent sent, and it has no handler for that: leave a trace.
+                log.warning(
+                    "%s sent something that was refused: %s",
+                    self._agent,
+                    envelope.payload,
+                    extra=_ids(progress),
+                )
+                return Settlement(Verdict.ACK)
+            raise error(
+                "protocol.no_handler",
+                f"{self._agent} has no handler for {envelope.type!r}; it handles {', '.join(sorted(self._handlers))}",
+                handles=sorted(self._handlers),
+            )
+        key = digest(envelope.sender, envelope.message_id)
+        claim = await self._dedupe.claim(key, redelivered=delivery.attempt > 1)
+        if claim is Claim.COMPLETED:
+            span.set({"bus.duplicate": True})
+            log.info(
+                "%s was handled before; acknowledged as a duplicate",
+                self._what(progress),
+                extra=_ids(progress),
+            )
+            return Settlement(Verdict.ACK)
+        if claim is Claim.HELD:
+            return Settlement(Verdict.NAK, delay_s=HELD_RETRY_S)
+        progress.claimed = key
+        if delivery.attempt > self._policy.max_attempts + CRASH_MARGIN:
+            raise error(
+                "tool.execution_failed",
+                f"delivered {delivery.attempt} times and never settled; handling it probably ends the process",
+            )
+        payload = handler.read(envelope.payload)
+        message = Message(
+            envelope,
+            agent=self._agent,
+            attempt=delivery.attempt,
+            phase=envelope.phase or handler.phase,
+            span=span,
+            publisher=self._publisher,
+            artifacts=self._artifacts,
+            state=WorkflowState(self._connection, envelope.workflow_id),
+        )
+        started_at, started = datetime.now(UTC), time.perf_counter()
+        await handler.call(payload, message)
+        exec_ms = round((time.perf_counter() - started) * 1000, 3)
+        await self._dedupe.complete(
+            Completion(
+                envelope.sender,
+                envelope.message_id,
+                envelope.workflow_id,
+                delivery.attempt,
+                started_at,
+                exec_ms,
+            )
+        )
+        return Settlement(Verdict.ACK)
+
+    async def _settle(
+        self,
+        delivery: Delivery,
+        progress: _Progress,
+        settlement: Settlement,
+        failure: ErrorInfo | None,
+        span: Span | None,
+    ) -> None:
+        if span is not None:
+            span.set({"bus.settlement": settlement.verdict.value})
+            if failure is not None:
+                span.fail(failure.code, failure.message)
+        if settlement.verdict is Verdict.ACK:
+            await self._connection.publish(delivery.reply, b"+ACK")
+        elif settlement.verdict is Verdict.NAK:
+            if failure is not None:
+                log.warning(
+                    "%s failed (attempt %d), again in %.1f s: %s",
+                    self._what(progress),
+                    delivery.attempt,
+                    settlement.delay_s,
+                    failure.message,
+                    extra=_ids(progress),
+                )
+            await self._connection.publish(delivery.reply, b'-NAK {"delay": %d}' % int(settlement.delay_s * 1e9))
+        else:
+            assert failure is not None
+            await self._bury(delivery, progress, failure, span)
+
+    async def _bury(self, delivery: Delivery, progress: _Progress, failure: ErrorInfo, span: Span | None) -> None:
+        dead_id = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
+        if span is not None:
+            span.event("dead_letter", {"bus.dead_letter.id": dead_id, "error.type": failure.code})
+        refusal = refusal_message(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure)
+        if refusal is not None:
+            parent = span.context if span is not None else None
+            await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
+        # Last, because it removes the message from the stream.
+        await self._connection.publish(delivery.reply, b"+TERM")
+
+    async def _hand_back(self, delivery: Delivery, progress: _Progress) -> None:
+        if progress.claimed is not None:
+            self._dedupe.release(progress.claimed)
+        try:
+            await self._connection.publish(delivery.reply, b"-NAK")
+        except BusError as problem:
+            log.warning("%s comes again after its ack wait: %s", self._what(progress), problem.info.message)
+
+    def _open_span(self, delivery: Delivery, envelope: Envelope | None) -> Span:
+        parent = TraceContext.from_headers(delivery.headers)
+        if not self._telemetry.is_exporting:
+            return Span(parent)
+        attributes: dict[str, Any] = {"bus.attempt": delivery.attempt}
+        name = f"process {self._agent}"
+        if envelope is not None:
+            attributes |= message_attributes("process", envelope)
+            name = f"process {envelope.to}.{envelope.type}"
+            handler = self._handlers.get(envelope.type)
+            if envelope.phase is None and handler is not None and handler.phase is not None:
+                attributes["bus.phase"] = handler.phase
+        return self._telemetry.start(
+            name,
+            SpanKind.CONSUMER,
+            trace_id=envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}",
+            parent=parent,
+            link_parent=True,
+            attributes=attributes,
+        )
+
+    def _what(self, progress: _Progress) -> str:
+        if progress.envelope is None:
+            return f"a message to {self._agent}"
+        return f"{progress.envelope.type} {progress.envelope.message_id} to {self._agent}"
+
+
+def _ids(progress: _Progress) -> dict[str, str | None]:
+    if progress.envelope is None:
+        return {}
+    envelope = progress.envelope
+    return {
+        "message_id": envelope.message_id,
+        "workflow_id": envelope.workflow_id,
+        "trace_id": envelope.trace_id,
+        "agent": envelope.to,
+    }

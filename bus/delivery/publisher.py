@@ -1,0 +1,79 @@
+"""The publisher: one envelope onto its subject, confirmed by the broker."""
+
+from __future__ import annotations
+
+from opentelemetry.trace import SpanKind
+
+from bus.broker.connection import Connection
+from bus.broker.store import Stored, store
+from bus.broker.subjects import BROADCAST, LANES
+from bus.delivery.attributes import message_attributes
+from bus.envelope import Envelope, dedupe_header
+from bus.errors import BusError
+from bus.telemetry.context import TraceContext
+from bus.telemetry.spans import Telemetry
+
+
+class Publisher:
+    """Sends envelopes over one connection. Safe to use from many tasks."""
+
+    __slots__ = ("_connection", "_telemetry")
+
+    def __init__(self, connection: Connection, telemetry: Telemetry) -> None:
+        self._connection = connection
+        self._telemetry = telemetry
+
+    async def publish(
+        self,
+        envelope: Envelope,
+        *,
+        parent: TraceContext | None = None,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Stored:
+        """Publishes and waits until the broker has stored it.
+
+        To one agent it goes on the work subject of its priority, to `*` on the event subject. The broker
+        counts the same `from` and `message_id` once within two minutes. `ttl_s`: forgotten after that many
+        seconds if nobody took it. Raises `broker.unavailable` after `timeout_s` (default: the setting
+        `publish_timeout_s`), `broker.full`, `protocol.too_large`. Cancelled, it may or may not be stored.
+        """
+        subject = self._subject(envelope)
+        destination = f"{envelope.to}.{envelope.type}"
+        span = self._telemetry.start(
+            f"send {destination}",
+            SpanKind.PRODUCER,
+            trace_id=envelope.trace_id,
+            parent=parent,
+            attributes=message_attributes("send", envelope) if self._telemetry.is_exporting else None,
+        )
+        headers = {"Nats-Msg-Id": dedupe_header(envelope.sender, envelope.message_id)}
+        if span.context is not None:
+            headers.update(span.context.to_headers())
+        if ttl_s is not None:
+            headers["Nats-TTL"] = str(ttl_s)
+        try:
+            stored = await store(
+                self._connection,
+                subject,
+                envelope.encode(),
+                headers,
+                timeout_s=timeout_s if timeout_s is not None else self._connection.settings.publish_timeout_s,
+            )
+            if stored.duplicate:
+                span.set({"bus.duplicate": True})
+            return stored
+        except BusError as problem:
+            span.fail(problem.info.code, problem.info.message)
+            raise
+        finally:
+            span.end()
+
+    def _subject(self, envelope: Envelope) -> str:
+        subjects = self._connection.subjects
+        if envelope.to == BROADCAST:
+            return subjects.event(envelope.sender, envelope.workflow_id, envelope.type)
+        priority = envelope.extensions.get("priority", "normal")
+        lane = priority if priority in LANES else "normal"
+        return subjects.work(envelope.to, lane, envelope.sender, envelope.type)
+

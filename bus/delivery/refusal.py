@@ -1,0 +1,54 @@
+"""Refusals: what the sender of a rejected message hears (wire specification, section Error messages)."""
+
+from __future__ import annotations
+
+from bus.broker.pull import Delivery
+from bus.broker.subjects import WorkSubject
+from bus.envelope import Envelope, derive_message_id, new_trace_id
+from bus.envelope.grammar import is_agent_name
+from bus.errors import ErrorInfo
+
+ERROR_TYPE = "error"
+
+
+def refusal_message(
+    delivery: Delivery,
+    subject: WorkSubject | None,
+    envelope: Envelope | None,
+    *,
+    agent: str,
+    failure: ErrorInfo,
+) -> Envelope | None:
+    """The `error` message to the sender that the subject names, or None.
+
+    There is none about an error (two agents would go on refusing each other), and none when the subject names
+    nobody. The same refusal has the same id each time.
+    """
+    if subject is None or not is_agent_name(subject.sender) or ERROR_TYPE in (subject.type, failure.code):
+        return None
+    if envelope is not None and (envelope.type == ERROR_TYPE or envelope.status == "error"):
+        return None
+    about = envelope.message_id if envelope is not None else None
+    extensions = {} if about is None else {"causation_id": about, "correlation_id": about}
+    return Envelope(
+        sender=agent,
+        to=subject.sender,
+        type=ERROR_TYPE,
+        message_id=derive_message_id(about or f"seq:{delivery.stream_seq}", agent, ERROR_TYPE),
+        trace_id=envelope.trace_id if envelope is not None else new_trace_id(),
+        session_id=envelope.session_id if envelope is not None else None,
+        workflow_id=envelope.workflow_id if envelope is not None else None,
+        role="system",
+        phase=envelope.phase if envelope is not None else None,
+        status="error",
+        extensions=extensions,
+        payload={
+            "error": failure.to_wire(),
+            "rejected": {
+                "message_id": about,
+                "type": envelope.type if envelope is not None else None,
+                "subject": delivery.subject,
+                "stream_seq": delivery.stream_seq,
+            },
+        },
+    )

@@ -1,0 +1,145 @@
+"""The doctor: what is wrong with a set-up and how to mend it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from urllib.parse import urlparse
+
+from bus.broker.connection import Connection
+from bus.broker.streams import provision
+from bus.broker.survey import agent_queues, stream_sizes
+from bus.delivery.dead_letters import DeadLetters
+
+OLDEST_SERVER = (2, 11)
+FULL_SHARE = 0.8
+
+
+class Grade(StrEnum):
+    """How bad a finding is."""
+
+    GOOD = "good"
+    NOTICE = "notice"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `mend` says what to do about it, empty when nothing is to do."""
+
+    grade: Grade
+    subject: str
+    message: str
+    mend: str = ""
+
+
+async def examine(connection: Connection) -> list[Finding]:
+    """Looks at the server, the streams, the agents' queues, the dead letters and the telemetry settings.
+
+    Raises BrokerError `broker.unavailable` when the broker stops answering meanwhile.
+    """
+    return [
+        _server(connection),
+        *await _streams(connection),
+        *await _agents(connection),
+        *await _dead_letters(connection),
+        *_telemetry(),
+    ]
+
+
+def _server(connection: Connection) -> Finding:
+    version = connection.server_version
+    parts = tuple(int(part) for part in version.split("-")[0].split(".")[:2] if part.isdigit())
+    if parts < OLDEST_SERVER:
+        return Finding(Grade.BAD, "server", f"nats-server {version} at {connection.url}", "upgrade it to 2.11 or newer")
+    return Finding(Grade.GOOD, "server", f"nats-server {version} at {connection.url}")
+
+
+async def _streams(connection: Connection) -> list[Finding]:
+    findings = [
+        Finding(Grade.NOTICE, "streams", difference, "delete the stream when it is empty, and start again")
+        for difference in await provision(connection)
+    ]
+    for size in await stream_sizes(connection):
+        message = f"{size.name}: {size.messages} messages, {size.bytes / 1e6:.1f} MB, {_copies(size.replicas)}"
+        if size.max_bytes > 0 and size.bytes > FULL_SHARE * size.max_bytes:
+            findings.append(
+                Finding(
+                    Grade.BAD,
+                    "streams",
+                    f"{message}, {size.bytes / size.max_bytes:.0%} of its limit",
+                    "run more replicas of the agents below, or raise BUS_WORK_MAX_BYTES",
+                )
+            )
+        else:
+            findings.append(Finding(Grade.GOOD, "streams", message))
+    return findings
+
+
+async def _agents(connection: Connection) -> list[Finding]:
+    findings = []
+    for queue in await agent_queues(connection):
+        message = f"{queue.agent}: {queue.waiting} waiting, {queue.in_flight} in flight"
+        if queue.replicas:
+            running = f"{queue.replicas} replica{'s' if queue.replicas > 1 else ''} running"
+            findings.append(Finding(Grade.GOOD, "agents", f"{message}, {running}"))
+        elif queue.waiting or queue.in_flight:
+            findings.append(
+                Finding(
+                    Grade.BAD,
+                    "agents",
+                    f"{message}, but no replica is running",
+                    f"bus run MODULE:{queue.agent}, or check the name that they were sent to",
+                )
+            )
+        else:
+            findings.append(Finding(Grade.GOOD, "agents", f"{message}, no replica is running"))
+    return findings or [Finding(Grade.NOTICE, "agents", "no agent has ever run here", "bus run MODULE:AGENT")]
+
+
+async def _dead_letters(connection: Connection) -> list[Finding]:
+    counts: Counter[tuple[str, str]] = Counter()
+    newest: dict[tuple[str, str], int] = {}
+    async for dead in DeadLetters(connection).list():
+        counts[dead.agent, dead.code] += 1
+        newest[dead.agent, dead.code] = dead.id
+    if not counts:
+        return [Finding(Grade.GOOD, "dead letters", "none")]
+    return [
+        Finding(
+            Grade.NOTICE,
+            "dead letters",
+            f"{agent}: {count} of {code}",
+            f"bus dead show {newest[agent, code]}",
+        )
+        for (agent, code), count in sorted(counts.items())
+    ]
+
+
+def _telemetry() -> list[Finding]:
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        return [
+            Finding(
+                Grade.GOOD,
+                "tracing",
+                "off; set OTEL_EXPORTER_OTLP_ENDPOINT (http://127.0.0.1:4318) to export spans",
+            )
+        ]
+    if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.exporter.otlp") is None:
+        return [
+            Finding(
+                Grade.BAD,
+                "tracing",
+                "an endpoint is set, but no exporter is installed",
+                "pip install 'envelope-bus[otlp]'",
+            )
+        ]
+    return [Finding(Grade.GOOD, "tracing", f"spans go to {urlparse(endpoint).netloc or endpoint}")]
+
+
+def _copies(replicas: int) -> str:
+    return "1 copy" if replicas == 1 else f"{replicas} copies"

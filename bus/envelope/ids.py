@@ -1,0 +1,58 @@
+"""Ids: new ones, ones that follow from others, and how an id of any shape stands in a header.
+
+Ids of other teams are any string of 1 to 128 characters (ENV-2); these are the ones that we write.
+"""
+
+import os
+import time
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import quote
+
+_HEADER_SAFE: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+_VARIANT: Final = "89ab"
+
+
+def new_message_id() -> str:
+    """Return a UUIDv7 (RFC 9562): sorts by the millisecond of its making, 74 random bits."""
+    # Not the `random` module: a program that seeds it would repeat ids, and a repeated id is a lost message.
+    chance = os.urandom(10)
+    digits = chance.hex()
+    head = _version_7_head(time.time_ns() // 1_000_000)
+    return f"{head}{digits[:3]}-{_VARIANT[chance[9] & 3]}{digits[3:6]}-{digits[6:18]}"
+
+
+def new_trace_id() -> str:
+    """Return a W3C trace id: 32 lower-case hex digits."""
+    return os.urandom(16).hex()
+
+
+def derive_message_id(*parts: str) -> str:
+    """Return the id that belongs to these parts, always the same one (DEL-7); shaped as a UUIDv8.
+
+    The boundaries between parts count: ("ab", "c") and ("a", "bc") give different ids. 122 bits of BLAKE2b.
+    ValueError without any part.
+    """
+    if not parts:
+        raise ValueError("derive_message_id needs at least one part; no part names nothing")
+    raw = [part.encode("utf-8", "surrogatepass") for part in parts]
+    digits = blake2b(b"".join([b"%d:%b" % (len(part), part) for part in raw]), digest_size=16).hexdigest()
+    variant = _VARIANT[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def dedupe_header(sender: str, message_id: str) -> str:
+    """Return the `Nats-Msg-Id` of a message: `<from>:<message_id>`.
+
+    Characters of the id outside `!` to `~`, and `%`, are percent-encoded as UTF-8: a header is one line
+    without outer spaces, and two different ids must never become one header.
+    """
+    if message_id.isascii() and message_id.isprintable() and " " not in message_id and "%" not in message_id:
+        return f"{sender}:{message_id}"
+    return f"{sender}:{quote(message_id, safe=_HEADER_SAFE, errors='surrogatepass')}"
+
+
+@lru_cache(maxsize=2)
+def _version_7_head(milliseconds: int) -> str:
+    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7"

@@ -1,0 +1,79 @@
+"""Times on the wire: RFC 3339 with a zone, as JSON Schema's `date-time` has it."""
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+MAX_CHARS: Final = 64
+RULE: Final = "an RFC 3339 time with a zone, such as 2026-01-31T09:30:00Z"
+PATTERN: Final = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$"
+)
+SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
+    {"type": "string", "format": "date-time", "maxLength": MAX_CHARS, "pattern": PATTERN}
+)
+"""The JSON Schema of a timestamp."""
+
+# The calendar stands in the pattern: Python's datetime neither holds every year nor knows leap seconds.
+_MINUTE: Final = re.compile(
+    r"(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+    r"[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:"
+)
+_MINUTE_CHARS: Final = 17
+_REST: Final = re.compile(r"(?:[0-5][0-9]|(60))(?:\.[0-9]+)?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])")
+
+
+def is_timestamp(value: object) -> bool:
+    """Whether the value is an RFC 3339 time with a zone. A leap second counts only at 23:59:60 UTC."""
+    if not isinstance(value, str) or len(value) > MAX_CHARS:
+        return False
+    match = _REST.fullmatch(value, _MINUTE_CHARS)
+    if match is None or not _is_minute(value[:_MINUTE_CHARS]):
+        return False
+    return match[1] is None or _is_last_utc_minute(value)
+
+
+def now() -> str:
+    """Return the time of this moment, UTC, to the microsecond: `2026-01-31T09:30:00.123456Z`."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{_second(seconds)}.{nanoseconds // 1000:06d}Z"
+
+
+def instant(text: str) -> datetime:
+    """Return the moment of a valid timestamp as an aware UTC datetime.
+
+    Never fails for what `is_timestamp` accepts: finer than microseconds is cut, a leap second is the second
+    after it, and what lies outside Python's years 1 to 9999 becomes the first or last moment of them.
+    """
+    text = text.upper()
+    leap = text[17:19] == "60"
+    if leap:
+        text = f"{text[:17]}59{text[19:]}"
+    try:
+        moment = datetime.fromisoformat(text).astimezone(UTC)
+        return moment + timedelta(seconds=1) if leap else moment
+    except (OverflowError, ValueError):
+        return (datetime.max if text.startswith("9999") else datetime.min).replace(tzinfo=UTC)
+
+
+def _is_last_utc_minute(text: str) -> bool:
+    minutes = int(text[11:13]) * 60 + int(text[14:16])
+    if text[-1] not in "Zz":
+        offset = int(text[-5:-3]) * 60 + int(text[-2:])
+        minutes += offset if text[-6] == "-" else -offset
+    return minutes % 1440 == 1439
+
+
+@lru_cache(maxsize=1024)
+def _is_minute(text: str) -> bool:
+    return _MINUTE.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
