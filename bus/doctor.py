@@ -86,6 +86,15 @@ async def _agents(connection: Connection) -> list[Finding]:
         if queue.replicas:
             running = f"{queue.replicas} replica{'s' if queue.replicas > 1 else ''} running"
             findings.append(Finding(Grade.GOOD, "agents", f"{message}, {running}"))
+        elif queue.replicas is None:
+            findings.append(
+                Finding(
+                    Grade.NOTICE,
+                    "agents",
+                    f"{queue.agent}: {queue.waiting} waiting, and no agent of this name has ever run here",
+                    "start it, or check the name that they were sent to; answers to a client that left are harmless",
+                )
+            )
         elif queue.waiting or queue.in_flight:
             findings.append(
                 Finding(

@@ -58,6 +58,11 @@ class StreamReader:
         if self._pull is not None:
             await self._pull.stop()
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing was stored for it when it began."""
+        return self._matching == 0
+
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         while True:
             yield await self.next()

@@ -5,6 +5,7 @@ Provisioning compares what exists, changes only what it safely can, and reports 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -27,8 +28,8 @@ from bus.broker.connection import Connection, translated
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
 DEAD_MAX_AGE_S = 30 * 86400.0
-STREAM_NOT_FOUND = 10059
-CONSUMER_NOT_FOUND = 10014
+NO_MESSAGE = 10037
+SEQUENCE_NOT_FOUND = 10043
 
 # The server gives up on a message after this many deliveries; ours are counted and ended far below.
 MAX_DELIVER = 10_000
@@ -243,3 +244,13 @@ async def last_seq_of(connection: Connection, stream: str, subject: str) -> int:
             return (await connection.jetstream().get_last_msg(stream, subject)).seq or 0
         except nats.js.errors.NotFoundError:
             return 0
+
+
+async def delete_message(connection: Connection, stream: str, seq: int) -> None:
+    """Takes one message out of a stream; does nothing when it is gone already. Raises BrokerError."""
+    with translated(f"take message {seq} from {stream}"), contextlib.suppress(nats.js.errors.NotFoundError):
+        try:
+            await connection.jetstream().delete_msg(stream, seq)
+        except nats.js.errors.APIError as problem:
+            if problem.err_code not in (NO_MESSAGE, SEQUENCE_NOT_FOUND):
+                raise

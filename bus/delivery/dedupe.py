@@ -12,17 +12,16 @@ import contextlib
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-
-import orjson
 
 from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
 from bus.broker.store import store
 from bus.broker.streams import StreamNames, last_seq_of
 from bus.errors import BusError, error
+from bus.workflow import completions
+from bus.workflow.completions import Completion
 
 log = logging.getLogger("bus.delivery")
 
@@ -36,23 +35,6 @@ class Claim(Enum):
     TAKEN = "taken"
     COMPLETED = "completed"
     HELD = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One handled message, as the completions stream records it."""
-
-    sender: str
-    message_id: str
-    workflow_id: str | None
-    attempt: int
-    started_at: datetime
-    exec_ms: float
-
-    @property
-    def key(self) -> bytes:
-        """Digest of the message's identity."""
-        return digest(self.sender, self.message_id)
 
 
 def digest(sender: str, message_id: str) -> bytes:
@@ -166,8 +148,9 @@ class Dedupe:
 
         Raises BrokerError when it cannot be stored; this replica remembers it all the same.
         """
-        self._remembered.add(completion.key, time.time())
-        self._claims.discard(completion.key)
+        key = digest(completion.sender, completion.message_id)
+        self._remembered.add(key, time.time())
+        self._claims.discard(key)
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((completion, stored))
         self._queued.set()
@@ -198,10 +181,12 @@ class Dedupe:
     def _learn(self, data: bytes, stored_at: datetime, seq: int) -> None:
         self._seen_seq = seq
         try:
-            for one in orjson.loads(data)["completed"]:
-                self._remembered.add(digest(one["from"], one["message_id"]), stored_at.timestamp())
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            log.warning("completion %d of %s is not readable and is ignored", seq, self._agent)
+            group = completions.decode(data)
+        except ValueError as problem:
+            log.warning("record %d of what %s completed cannot be read and is ignored: %s", seq, self._agent, problem)
+            return
+        for one in group:
+            self._remembered.add(digest(one.sender, one.message_id), stored_at.timestamp())
 
     async def _commit_groups(self) -> None:
         while True:
@@ -222,26 +207,11 @@ class Dedupe:
                         stored.set_exception(problem)
 
     async def _store_group(self, group: list[Completion]) -> BusError | None:
-        body = orjson.dumps(
-            {
-                "completed": [
-                    {
-                        "from": one.sender,
-                        "message_id": one.message_id,
-                        "workflow_id": one.workflow_id,
-                        "attempt": one.attempt,
-                        "started_at": one.started_at,
-                        "exec_ms": one.exec_ms,
-                    }
-                    for one in group
-                ]
-            }
-        )
         try:
             await store(
                 self._connection,
                 self._connection.subjects.done(self._agent),
-                body,
+                completions.encode(group),
                 {},
                 timeout_s=self._connection.settings.publish_timeout_s,
             )

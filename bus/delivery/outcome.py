@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-import orjson
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
-from bus.broker.streams import StreamNames
+from bus.broker.streams import StreamNames, delete_message
 from bus.delivery.dead_letters import DeadLetter, DeadLetters
 from bus.envelope import Envelope
 from bus.errors import Rejected
+from bus.workflow import completions
 
 REPLY_AFTER_COMPLETION_S = 0.5
 CLOCK_MARGIN = timedelta(minutes=2)
@@ -33,17 +33,19 @@ class Outcome:
 async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float) -> Outcome:
     """Waits for what becomes of a message that was just sent. Raises BrokerError.
 
-    A reply is the first message to the sender that names the sent one as its cause.
+    A reply is the first message to the sender that names the sent one as its cause. It is taken from the
+    sender's queue, because a client that waits like this has no consumer.
     """
     names = StreamNames.of(connection.settings.namespace)
     since = datetime.fromisoformat(sent.timestamp or "") - CLOCK_MARGIN
     arrived: asyncio.Queue[Outcome] = asyncio.Queue()
     dead_letters = DeadLetters(connection)
 
-    def as_reply(delivery: Delivery) -> Outcome | None:
+    async def as_reply(delivery: Delivery) -> Outcome | None:
         with contextlib.suppress(Rejected):
             seen = Envelope.decode(delivery.data)
             if seen.causation_id == sent.message_id and seen.to == sent.sender:
+                await delete_message(connection, names.work, int(delivery.headers.get("Nats-Sequence", "0")))
                 return Outcome(reply=seen)
         return None
 
@@ -54,26 +56,24 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
             return None
         return Outcome(dead=dead)
 
-    def as_handled(delivery: Delivery) -> Outcome | None:
-        done = orjson.loads(delivery.data)["completed"]
-        hit = any((one["from"], one["message_id"]) == (sent.sender, sent.message_id) for one in done)
-        return Outcome(is_handled=True) if hit else None
+    async def as_handled(delivery: Delivery) -> Outcome | None:
+        with contextlib.suppress(ValueError):
+            done = completions.decode(delivery.data)
+            if any((one.sender, one.message_id) == (sent.sender, sent.message_id) for one in done):
+                return Outcome(is_handled=True)
+        return None
 
-    async def read(stream: str, subject: str) -> None:
+    async def read(stream: str, subject: str, recognise: Callable[[Delivery], Awaitable[Outcome | None]]) -> None:
         async with StreamReader(connection, stream, subjects=[subject], start_time=since) as reader:
             async for delivery in reader:
-                if stream == names.dead:
-                    outcome = await as_dead(delivery)
-                else:
-                    outcome = as_reply(delivery) if stream == names.history else as_handled(delivery)
-                if outcome is not None:
+                if (outcome := await recognise(delivery)) is not None:
                     await arrived.put(outcome)
 
     subjects = connection.subjects
     tasks = [
-        asyncio.create_task(read(names.history, subjects.history_of(sent.sender))),
-        asyncio.create_task(read(names.dead, subjects.dead(sent.to, "*"))),
-        asyncio.create_task(read(names.done, subjects.done(sent.to))),
+        asyncio.create_task(read(names.history, subjects.history_of(sent.sender), as_reply)),
+        asyncio.create_task(read(names.dead, subjects.dead(sent.to, "*"), as_dead)),
+        asyncio.create_task(read(names.done, subjects.done(sent.to), as_handled)),
     ]
     best = Outcome()
     try:

@@ -22,7 +22,7 @@ from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
 from bus.delivery.attributes import message_attributes
 from bus.delivery.dead_letters import DeadLetters
-from bus.delivery.dedupe import Claim, Completion, Dedupe, digest
+from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.handler import Handler
 from bus.delivery.message import Message
 from bus.delivery.publisher import Publisher
@@ -34,6 +34,7 @@ from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span, Telemetry
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.completions import Completion
 from bus.workflow.state import WorkflowState
 
 log = logging.getLogger("bus.delivery")
@@ -90,10 +91,10 @@ class Pipeline:
         settlement = Settlement(Verdict.ACK)
         try:
             try:
-                self._decode(delivery, progress)
+                subject, envelope = self._decode(delivery, progress)
             finally:
                 span = self._open_span(delivery, progress.envelope)
-            settlement = await self._handle(delivery, progress, span)
+            settlement = await self._handle(delivery, subject, envelope, progress, span)
         except asyncio.CancelledError:
             await self._hand_back(delivery, progress)
             if span is not None:
@@ -121,15 +122,16 @@ class Pipeline:
             if span is not None:
                 span.end()
 
-    def _decode(self, delivery: Delivery, progress: _Progress) -> None:
+    def _decode(self, delivery: Delivery, progress: _Progress) -> tuple[WorkSubject, Envelope]:
         progress.subject = self._connection.subjects.parse_work(delivery.subject)
         fields = codec.parse(delivery.data)
         versions.check(fields)
         progress.envelope = Envelope.from_fields(fields)
+        return progress.subject, progress.envelope
 
-    async def _handle(self, delivery: Delivery, progress: _Progress, span: Span) -> Settlement:
-        envelope, subject = progress.envelope, progress.subject
-        assert envelope is not None and subject is not None
+    async def _handle(
+        self, delivery: Delivery, subject: WorkSubject, envelope: Envelope, progress: _Progress, span: Span
+    ) -> Settlement:
         identity.verify(envelope, subject)
         budget.check(envelope, max_hops=self._max_hops)
         handler = self._handlers.get(envelope.type)

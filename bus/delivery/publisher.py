@@ -76,4 +76,3 @@ class Publisher:
         priority = envelope.extensions.get("priority", "normal")
         lane = priority if priority in LANES else "normal"
         return subjects.work(envelope.to, lane, envelope.sender, envelope.type)
-

@@ -15,7 +15,7 @@ from bus.broker.streams import StreamNames
 from bus.envelope import Envelope
 from bus.errors import BusError, Rejected
 
-QUEUE = 1024
+QUEUE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +69,69 @@ async def sightings(
 ) -> AsyncIterator[Sighting]:
     """See `Bus.watch`. Raises BrokerError when the streams cannot be read at the start."""
     names = StreamNames.of(connection.settings.namespace)
-    sources = (("work", names.history), ("event", names.events), ("dead", names.dead))
-    queue: asyncio.Queue[Sighting | BusError | None] = asyncio.Queue(QUEUE)
-
-    async def read(kind: str, reader: StreamReader) -> None:
-        try:
-            async for delivery in reader if follow else reader.until_now():
-                await queue.put(Sighting.of(kind, delivery))
-            await queue.put(None)
-        except BusError as problem:
-            await queue.put(problem)
-
+    arrived = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
-        readers = [
-            (kind, await stack.enter_async_context(StreamReader(connection, stream, start_time=since)))
-            for kind, stream in sources
-        ]
-        tasks = [asyncio.create_task(read(kind, reader), name=f"watch {kind}") for kind, reader in readers]
+        sources = []
+        for kind, stream in (("work", names.history), ("event", names.events), ("dead", names.dead)):
+            reader = await stack.enter_async_context(StreamReader(connection, stream, start_time=since))
+            sources.append(_Source(kind, reader, arrived))
+        tasks = [asyncio.create_task(source.read(follow), name=f"watch {source.kind}") for source in sources]
         stack.push_async_callback(_end, tasks)
-        ended = 0
-        while ended < len(tasks):
-            arrived = await queue.get()
-            if isinstance(arrived, BusError):
-                raise arrived
-            if arrived is None:
-                ended += 1
-            elif arrived.matches(workflow_id=workflow_id, agent=agent, type=type):
-                yield arrived
+        while True:
+            arrived.clear()
+            if (seen := _earliest(sources)) is not None:
+                if seen.matches(workflow_id=workflow_id, agent=agent, type=type):
+                    yield seen
+            elif all(source.is_ended for source in sources):
+                return
+            else:
+                await arrived.wait()
+
+
+class _Source:
+    """One stream that is being read. What is stored is merged by time; what is live comes as it arrives."""
+
+    def __init__(self, kind: str, reader: StreamReader, arrived: asyncio.Event) -> None:
+        self.kind = kind
+        self.waiting: asyncio.Queue[Sighting] = asyncio.Queue(QUEUE)
+        self.head: Sighting | None = None
+        self.is_live = reader.is_caught_up
+        self.is_ended = False
+        self.problem: BusError | None = None
+        self._reader = reader
+        self._arrived = arrived
+
+    async def read(self, follow: bool) -> None:
+        try:
+            async for delivery in self._reader if follow else self._reader.until_now():
+                await self.waiting.put(Sighting.of(self.kind, delivery))
+                self.is_live = self.is_live or delivery.pending == 0
+                self._arrived.set()
+        except BusError as problem:
+            self.problem = problem
+        finally:
+            self.is_live = self.is_ended = True
+            self._arrived.set()
+
+
+def _earliest(sources: list[_Source]) -> Sighting | None:
+    """Takes the sighting that is next in time, or None while that cannot be told."""
+    for source in sources:
+        if source.problem is not None:
+            raise source.problem
+        if source.head is None and not source.waiting.empty():
+            source.head = source.waiting.get_nowait()
+    if any(source.head is None and not source.is_live for source in sources):
+        return None
+    first = min(
+        (source for source in sources if source.head is not None),
+        key=lambda source: source.head.stored_at if source.head else datetime.max,
+        default=None,
+    )
+    if first is None:
+        return None
+    seen, first.head = first.head, None
+    return seen
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-import orjson
-
 from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames
 from bus.envelope import Envelope
+from bus.workflow import completions
 from bus.workflow.sightings import sightings
 
 CLOCK_MARGIN = timedelta(minutes=2)
@@ -121,11 +121,11 @@ async def _add_work(
     stream = StreamNames.of(connection.settings.namespace).done
     async with StreamReader(connection, stream, start_time=since) as reader:
         async for delivery in reader.until_now():
-            for one in orjson.loads(delivery.data)["completed"]:
-                node = nodes.get((one["from"], one["message_id"]))
-                if node is None or one["workflow_id"] != workflow_id:
-                    continue
-                node.work = Work(datetime.fromisoformat(one["started_at"]), one["exec_ms"], one["attempt"])
+            with contextlib.suppress(ValueError):
+                for one in completions.decode(delivery.data):
+                    node = nodes.get((one.sender, one.message_id))
+                    if node is not None and one.workflow_id == workflow_id:
+                        node.work = Work(one.started_at, one.exec_ms, one.attempt)
 
 
 def _begin(workflow_id: str) -> datetime:
