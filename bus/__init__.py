@@ -5,6 +5,7 @@ from bus.client import Bus, Workflow
 from bus.config import Settings, SettingsError
 from bus.delivery.dead_letters import DeadLetter
 from bus.delivery.message import Message
+from bus.delivery.outcome import Outcome
 from bus.envelope import Envelope
 from bus.errors import (
     BrokerError,
@@ -30,6 +31,7 @@ __all__ = [
     "Envelope",
     "ErrorInfo",
     "Message",
+    "Outcome",
     "PermanentFailure",
     "RegistryError",
     "Rejected",

@@ -1,0 +1,47 @@
+"""Subjects round trip, and no text can break out of its token (SEC-7)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.broker.subjects import Subjects, WorkSubject, token
+from bus.errors import Rejected
+
+SUBJECTS = Subjects("bus")
+names = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+types = st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True)
+
+
+@given(to=names, sender=names, type=types, lane=st.sampled_from(["high", "normal", "low"]))
+def test_work_subjects_round_trip(to: str, sender: str, type: str, lane: str) -> None:
+    assert SUBJECTS.parse_work(SUBJECTS.work(to, lane, sender, type)) == WorkSubject(to, lane, sender, type)
+
+
+@given(st.text())
+def test_foreign_subjects_are_rejected_or_have_four_tokens(text: str) -> None:
+    try:
+        parsed = SUBJECTS.parse_work(f"bus.v1.work.{text}")
+    except Rejected as refusal:
+        assert refusal.info.code == "protocol.malformed"
+    else:
+        assert SUBJECTS.work(parsed.to, parsed.lane, parsed.sender, parsed.type) == f"bus.v1.work.{text}"
+
+
+@given(st.text(), st.text())
+def test_a_token_has_no_dots_wildcards_or_spaces_and_is_one_to_one(left: str, right: str) -> None:
+    left, right = (text.encode("utf-8", "ignore").decode() for text in (left, right))
+    made = token(left)
+    assert made
+    assert not set(made) & set(". *>\r\n\t")
+    assert made.isascii()
+    assert (made == token(right)) == (left == right)
+
+
+def test_the_subjects_of_the_specification() -> None:
+    assert SUBJECTS.work("writer", "normal", "planner", "draft") == "bus.v1.work.writer.normal.planner.draft"
+    assert SUBJECTS.event("planner", "wf 1", "ready") == "bus.v1.event.planner.wf=201.ready"
+    assert SUBJECTS.event("planner", None, "ready") == "bus.v1.event.planner.-.ready"
+    assert SUBJECTS.dead("writer", "protocol.malformed") == "bus.v1.dead.writer.protocol-malformed"
+    assert SUBJECTS.done("writer") == "bus.v1.done.writer"
+    with pytest.raises(Rejected):
+        SUBJECTS.parse_work("bus.v1.work.writer")

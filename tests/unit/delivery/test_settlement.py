@@ -1,0 +1,38 @@
+"""Settlement is pure: DEL-3, never a blind retry."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.delivery.settlement import RetryPolicy, Verdict, decide
+from bus.errors import TABLE, ErrorInfo, RetryLater, error
+
+POLICY = RetryPolicy(max_attempts=5, base_s=0.5, cap_s=60)
+
+
+def test_success_is_acknowledged() -> None:
+    assert decide(None, attempt=99, policy=POLICY, jitter=0.5).verdict is Verdict.ACK
+
+
+@given(
+    code=st.sampled_from(sorted(TABLE)),
+    attempt=st.integers(1, 500),
+    jitter=st.floats(0, 1, exclude_max=True),
+    after_ms=st.none() | st.integers(0, 100_000),
+)
+def test_only_retryable_failures_come_again_and_only_so_often(
+    code: str, attempt: int, jitter: float, after_ms: int | None
+) -> None:
+    details = {} if after_ms is None else {"retry_after_ms": after_ms}
+    failure: ErrorInfo = error(code, "no", **details).info
+    settled = decide(failure, attempt=attempt, policy=POLICY, jitter=jitter)
+    if not failure.retryable or attempt >= POLICY.max_attempts:
+        assert settled.verdict is Verdict.DEAD
+        return
+    assert settled.verdict is Verdict.NAK
+    asked_s = (after_ms or 0) / 1000
+    assert asked_s <= settled.delay_s <= asked_s + min(POLICY.cap_s, POLICY.base_s * 2 ** (attempt - 1))
+
+
+def test_the_handler_may_ask_for_a_retry_of_what_is_not_retryable_by_itself() -> None:
+    settled = decide(RetryLater(2.0).info, attempt=1, policy=POLICY, jitter=0.0)
+    assert (settled.verdict, settled.delay_s) == (Verdict.NAK, 2.0)

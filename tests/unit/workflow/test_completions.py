@@ -1,0 +1,34 @@
+"""Completions round trip, and garbage is refused with ValueError only."""
+
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.workflow.completions import Completion, decode, encode
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["completed", "from", "message_id"]), inner),
+)
+
+
+def test_round_trip() -> None:
+    group = [Completion("a", str(n), None, n, datetime(2026, 1, 1, tzinfo=UTC), 1.5) for n in range(3)]
+    assert decode(encode(group)) == group
+
+
+@given(st.binary() | json_values.map(lambda value: orjson.dumps(value)))
+def test_garbage_is_a_value_error(data: bytes) -> None:
+    try:
+        decode(data)
+    except ValueError:
+        return
+    assert orjson.loads(data)["completed"] == []
+
+
+def test_an_incomplete_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="message_id"):
+        decode(b'{"completed": [{"from": "a"}]}')
