@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bus.broker.guardian import ANY_PORT, KEEP_PORT
-from bus.broker.store_directory import STOP_S, FileLock, StoreDirectory, greeting, runs
+from bus.broker.store_directory import STOP_S, FileLock, StoreDirectory, greeting, runs, send
 from bus.errors import BusError, error
 
 START_TIMEOUT_S = 15.0
@@ -52,7 +52,7 @@ class Embedded:
     url: str
     """Where the broker answers."""
     started: bool
-    """Whether it was this `join` that started the broker."""
+    """Whether it was our `join` that started it."""
 
     def __init__(self, store_dir: Path, binary: str) -> None:
         self._directory = StoreDirectory.at(store_dir)
@@ -121,7 +121,7 @@ class Embedded:
                 raise self._unavailable(f"{users.path} is locked by another program; end that one")
             users.touch()
             self._hold(users)
-            self._ensure(deadline, KEEP_PORT if others else ANY_PORT)
+            self.started = self._ensure(deadline, KEEP_PORT if others else ANY_PORT)
 
     def _revive(self, deadline: float) -> None:
         with self._mutex:
@@ -138,19 +138,23 @@ class Embedded:
         with self._start_lock(deadline):
             guardian = FileLock(self._directory.guardian_lock)
             try:
-                pid = self._directory.read_int(self._directory.guardian_lock)
-                kill_at = time.monotonic() + STOP_S + 2
-                sign = signal.SIGTERM
-                while not guardian.try_lock():
-                    if time.monotonic() > kill_at:
-                        sign, kill_at = signal.SIGKILL, kill_at + STOP_S
-                    if runs(pid, str(self._directory.path)):
-                        os.kill(pid, sign)
-                    time.sleep(POLL_S)
+                self._end_guardian(guardian)
                 self._directory.stop_leftover()
                 self._directory.record.unlink(missing_ok=True)
             finally:
                 guardian.close()
+
+    def _end_guardian(self, lock: FileLock) -> None:
+        pid = self._directory.read_int(self._directory.guardian_lock)
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            if runs(pid, str(self._directory.path)):
+                send(pid, sign)
+            end = time.monotonic() + STOP_S + 2
+            while time.monotonic() < end:
+                if lock.try_lock():
+                    return
+                time.sleep(POLL_S)
+        raise self._unavailable(f"the guardian of {self._directory.path} (process {pid}) does not end; end it by hand")
 
     @contextmanager
     def _start_lock(self, deadline: float) -> Iterator[None]:
@@ -169,15 +173,16 @@ class Embedded:
         finally:
             guardian.close()
 
-    def _ensure(self, deadline: float, port_rule: str) -> None:
-        """Returns when the broker answers; whoever calls holds start.lock."""
+    def _ensure(self, deadline: float, port_rule: str) -> bool:
+        """Returns when the broker answers, and whether we started it; whoever calls holds start.lock."""
+        started = False
         while True:
             if not self._has_guardian():
-                self.started = self._launch(deadline, port_rule) or self.started
+                started = self._launch(deadline, port_rule)
             record = self._directory.read_record() or {}
             if self._answers(record):
                 self.url = str(record["url"])
-                return
+                return started
             self._check_patience(deadline, f"it does not answer at {record.get('url', 'its port')}")
 
     def _answers(self, record: dict[str, Any]) -> bool:
@@ -228,9 +233,11 @@ class Embedded:
 
     def _hold(self, users: FileLock) -> None:
         with self._mutex:
-            self._users = users
-        if self._has_left:
-            self._release()
+            if not self._has_left:
+                self._users = users
+                return
+        users.close()
+        raise self._unavailable("the join was cancelled")
 
     def _release(self) -> None:
         with self._mutex:

@@ -22,6 +22,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,13 +146,14 @@ class StoreDirectory:
     def stop_leftover(self) -> None:
         """Stops a server that a killed guardian left behind; a foreign process with its number is not touched."""
         pid = self.read_int(self.pid)
-        deadline = time.monotonic() + STOP_S
-        sign = signal.SIGTERM
-        while pid > 0 and runs(pid, "-c", str(self.config)):
-            if time.monotonic() > deadline:
-                sign, deadline = signal.SIGKILL, deadline + STOP_S
-            _signal(pid, sign)
-            time.sleep(0.05)
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            end = time.monotonic() + STOP_S
+            if runs(pid, "-c", str(self.config)):
+                send(pid, sign)
+            while runs(pid, "-c", str(self.config)) and time.monotonic() < end:
+                time.sleep(0.02)
+        if runs(pid, "-c", str(self.config)):
+            raise TimeoutError(f"nats-server, process {pid}, does not end")
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -161,11 +163,10 @@ def replace_text(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def _signal(pid: int, sign: signal.Signals) -> None:
-    try:
+def send(pid: int, sign: signal.Signals) -> None:
+    """Signals a process, if it still is there."""
+    with suppress(ProcessLookupError):
         os.kill(pid, sign)
-    except ProcessLookupError:
-        return
 
 
 def runs(pid: int, *arguments: str) -> bool:
@@ -181,14 +182,15 @@ def runs(pid: int, *arguments: str) -> bool:
 
 
 def greeting(port: int, *, timeout_s: float = 1.0) -> dict[str, Any]:
-    """What a NATS server on this port says first about itself; {} when none answers."""
+    """What a NATS server on this port says first about itself; {} when none answers in time."""
     received = b""
+    end = time.monotonic() + timeout_s
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
-            while b"\r\n" not in received and len(received) < 65536:
+            while b"\r\n" not in received and time.monotonic() < end:
                 chunk = connection.recv(65536)
                 if not chunk:
-                    return {}
+                    break
                 received += chunk
         verb, _, rest = received.partition(b"\r\n")[0].partition(b" ")
         info = json.loads(rest) if verb == b"INFO" else {}

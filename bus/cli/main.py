@@ -10,7 +10,7 @@ import typer
 
 from bus.cli import inspect, operate
 from bus.config import SettingsError
-from bus.errors import BusError
+from bus.errors import BusError, Rejected
 
 EXIT_NO, EXIT_WRONG_USE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -68,6 +68,8 @@ def run_edge(application: typer.Typer) -> None:
 
 def describe(problem: Exception) -> tuple[str, int]:
     """The line and the exit code for an error."""
+    if isinstance(problem, Rejected):
+        return problem.info.message, EXIT_WRONG_USE
     if isinstance(problem, BusError):
         unreachable = problem.info.code == "broker.unavailable"
         return problem.info.message, EXIT_NO_BROKER if unreachable else EXIT_NO
