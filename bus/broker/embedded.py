@@ -161,7 +161,9 @@ class Embedded:
         lock = FileLock(self._directory.start_lock)
         try:
             while not lock.try_lock():
-                self._check_patience(deadline, "another process is starting or stopping it for too long")
+                if time.monotonic() > deadline:
+                    raise self._failed_start("another process is starting or stopping it for too long", None)
+                time.sleep(POLL_S)
             yield
         finally:
             lock.close()
@@ -181,9 +183,9 @@ class Embedded:
                 started = self._launch(deadline, port_rule)
             record = self._directory.read_record() or {}
             if self._answers(record):
-                self.url = str(record["url"])
+                self.url = f"nats://127.0.0.1:{record['port']}"
                 return started
-            self._check_patience(deadline, f"it does not answer at {record.get('url', 'its port')}")
+            self._check_patience(deadline, f"it does not answer on port {record.get('port', '(unknown)')}")
 
     def _answers(self, record: dict[str, Any]) -> bool:
         port = record.get("port")

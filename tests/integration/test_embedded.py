@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,13 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreDirectory]:
+async def store(tmp_path: Path) -> AsyncIterator[StoreDirectory]:
     """A store directory with a port of its own, so that no parallel test takes the port while a server is down."""
     directory = StoreDirectory.at(tmp_path / 'the "store" of $HOME')
     directory.path.mkdir()
     directory.port.write_text(str(free_port()))
     yield directory
-    asyncio.run(Embedded(directory.path, "").stop())
+    await Embedded(directory.path, "").stop()
 
 
 @asynccontextmanager
@@ -258,7 +258,7 @@ async def test_stop_is_for_everybody_and_not_undone_by_revive(store: StoreDirect
         await broker.leave()
 
 
-@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"port": "x"}', b"\xff\x00", b'{"port": 1, "url": 3}'])
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"port": "x"}', b"\xff\x00", b'{"port": 1}'])
 async def test_a_garbage_record_does_not_matter(store: StoreDirectory, garbage: bytes) -> None:
     """OPS-1"""
     store.record.write_bytes(garbage)
