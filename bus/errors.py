@@ -148,8 +148,8 @@ class ErrorInfo:
     def advice(self) -> Advice:
         """What the receiver should do.
 
-        The table's advice, unless the error itself contradicts it: retryable against the table is `retry`, not
-        retryable where the table says `retry` is `stop`.
+        The table's advice, unless the error itself contradicts it: retryable against the table is `retry`,
+        and not retryable where the table says `retry` is `stop`.
         """
         row = TABLE[self.code]
         if self.retryable and not row.retryable:
@@ -220,9 +220,7 @@ class BusError(Exception):
     def __init__(self, code: str, message: str, *, retryable: bool | None = None, **details: Any) -> None:
         super().__init__(message)
         row = kind(code)
-        self.info = ErrorInfo(
-            row.code, message, details, retryable=row.retryable if retryable is None else retryable
-        )
+        self.info = ErrorInfo(row.code, message, details, retryable=row.retryable if retryable is None else retryable)
 
     def __str__(self) -> str:
         return f"{self.info.code}: {self.info.message}"

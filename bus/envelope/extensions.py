@@ -7,6 +7,7 @@ untouched. The check and the schema fragment of an entry are made from the same 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,9 +34,8 @@ class Registered:
 def check(extensions: Mapping[str, Any]) -> None:
     """Refuse a wrong value under a registered name: Rejected `protocol.malformed`, details.path names it."""
     for name, value in extensions.items():
-        registered = REGISTERED.get(name)
-        if registered is not None:
-            problem = registered.check(value)
+        if name in _CHECKS:
+            problem = _CHECKS[name](value)
             if problem is not None:
                 where, rule = problem
                 raise grammar.malformed(f"extensions.{name}{where}", rule, _at(value, where))
@@ -51,7 +51,7 @@ def _text(limit: int, description: str) -> Registered:
     rule = f"a string of 1 to {limit} characters"
 
     def check_text(value: Any) -> Problem | None:
-        return None if isinstance(value, str) and 1 <= len(value) <= limit else ("", rule)
+        return None if isinstance(value, str) and 0 < len(value) <= limit else ("", rule)
 
     schema = {"description": description, "type": "string", "minLength": 1, "maxLength": limit}
     return Registered(check_text, schema)
@@ -72,9 +72,7 @@ def _count(description: str) -> Registered:
         whole = type(value) is int or (type(value) is float and value.is_integer())
         return None if whole and 0 <= value <= MAX_COUNT else ("", rule)
 
-    return Registered(
-        check_count, {"description": description, "type": "integer", "minimum": 0, "maximum": MAX_COUNT}
-    )
+    return Registered(check_count, {"description": description, "type": "integer", "minimum": 0, "maximum": MAX_COUNT})
 
 
 def _one_of(words: tuple[str, ...], description: str) -> Registered:
@@ -131,9 +129,28 @@ def _agent_name(description: str) -> Registered:
     def check_agent_name(value: Any) -> Problem | None:
         return None if grammar.is_agent_name(value) else ("", grammar.AGENT_NAME_RULE)
 
-    return Registered(
-        check_agent_name, {"description": description, "type": "string", "pattern": grammar.AGENT_NAME}
-    )
+    schema = {"description": description, "type": "string", "pattern": grammar.AGENT_NAME}
+    return Registered(check_agent_name, schema)
+
+
+def _agent_names(description: str) -> Registered:
+    thorough = _array(MAX_CHAIN, _agent_name("An agent's name."), "agent names", description)
+
+    def check_agent_names(value: Any) -> Problem | None:
+        try:
+            _remembered_names(tuple(value))
+        except (TypeError, ValueError):
+            return thorough.check(value)
+        return None if isinstance(value, list) else thorough.check(value)
+
+    return Registered(check_agent_names, thorough.schema)
+
+
+@lru_cache(maxsize=1024)
+def _remembered_names(names: tuple[Any, ...]) -> None:
+    # Only what passes is remembered, hence the raise: a refused entry could be of any length.
+    if len(names) > MAX_CHAIN or not all(map(grammar.is_agent_name, names)):
+        raise ValueError("not all agent names")
 
 
 REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
@@ -149,12 +166,7 @@ REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
         "priority": _one_of(("low", "normal", "high"), "How urgent the message is; absent is normal."),
         "data_ref": _text(1024, "Where the payload is stored, when it is too large to travel inline."),
         "hops": _count("How many messages led to this one in a row; absent is 0."),
-        "path": _array(
-            MAX_CHAIN,
-            _agent_name("An agent's name."),
-            "agent names",
-            "The agents that the chain passed, oldest first.",
-        ),
+        "path": _agent_names("The agents that the chain passed, oldest first."),
         "budget": _object(
             {
                 "deadline_at": _time("The moment at which the whole chain must be done."),
@@ -169,13 +181,10 @@ REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
             "labels",
             "Where the content comes from, for the trust rules: external.",
         ),
-        "on_behalf_of": _array(
-            MAX_CHAIN,
-            _agent_name("An agent's name."),
-            "agent names",
-            "For whom the sender acts: the chain of agents, the first asker first.",
-        ),
+        "on_behalf_of": _agent_names("For whom the sender acts: a chain of agents, the first asker first."),
         "signature": _text(8192, "The sender's signature, as the trust rules define it."),
     }
 )
 """Every registered extension by its name."""
+
+_CHECKS: Final = {name: registered.check for name, registered in REGISTERED.items()}

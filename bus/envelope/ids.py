@@ -4,23 +4,19 @@ Ids of other teams are any string of 1 to 128 characters (ENV-2); these are the 
 """
 
 import os
-import time
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
+
+import uuid_utils
 
 _HEADER_SAFE: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _VARIANT: Final = "89ab"
 
 
 def new_message_id() -> str:
-    """Return a UUIDv7 (RFC 9562): sorts by the millisecond of its making, 74 random bits."""
-    # Not the `random` module: a program that seeds it would repeat ids, and a repeated id is a lost message.
-    chance = os.urandom(10)
-    digits = chance.hex()
-    head = _version_7_head(time.time_ns() // 1_000_000)
-    return f"{head}{digits[:3]}-{_VARIANT[chance[9] & 3]}{digits[3:6]}-{digits[6:18]}"
+    """Return a UUIDv7 (RFC 9562): sorts by the time of its making; random bits from the operating system."""
+    return str(uuid_utils.uuid7())
 
 
 def new_trace_id() -> str:
@@ -51,8 +47,3 @@ def dedupe_header(sender: str, message_id: str) -> str:
     if message_id.isascii() and message_id.isprintable() and " " not in message_id and "%" not in message_id:
         return f"{sender}:{message_id}"
     return f"{sender}:{quote(message_id, safe=_HEADER_SAFE, errors='surrogatepass')}"
-
-
-@lru_cache(maxsize=2)
-def _version_7_head(milliseconds: int) -> str:
-    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7"

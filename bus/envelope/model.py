@@ -31,6 +31,8 @@ _Fields = TypedDict(
 _WIRE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {("sender" if name == "from" else name): name for name in codec.FIELDS}
 )
+_new: Final = object.__new__
+_set_attribute: Final = object.__setattr__
 _ONLY_WITH_A_MEANING: Final = frozenset({"role", "phase", "status", "timestamp"})
 
 
@@ -86,7 +88,7 @@ class Envelope:
             fields["status"] = status
         versions.check(fields)
         codec.check_fields(fields)
-        object.__setattr__(self, "_fields", fields)
+        _set_attribute(self, "_fields", fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -106,23 +108,27 @@ class Envelope:
 
     @classmethod
     def _checked(cls, fields: dict[str, Any]) -> Self:
-        versions.check(fields)
+        if fields.get("version") != versions.CURRENT:
+            versions.check(fields)
         codec.check_fields(fields)
-        fields.setdefault("session_id", None)
-        fields.setdefault("workflow_id", None)
-        fields.setdefault("extensions", {})
-        fields.setdefault("payload", {})
-        envelope = cls.__new__(cls)
-        object.__setattr__(envelope, "_fields", fields)
+        if "session_id" not in fields:
+            fields["session_id"] = None
+        if "workflow_id" not in fields:
+            fields["workflow_id"] = None
+        if "extensions" not in fields:
+            fields["extensions"] = {}
+        if "payload" not in fields:
+            fields["payload"] = {}
+        envelope = _new(cls)
+        _set_attribute(envelope, "_fields", fields)
         return envelope
 
     def encode(self) -> bytes:
         """Write the message as JSON; an absent timestamp becomes the time of this call.
 
         Datetimes and UUIDs inside are written as their standard strings. Raises Rejected
-        `protocol.malformed` for what a reader would refuse or JSON cannot say: deeper than 64 levels, NaN and
-        infinity, integers beyond 64 bits, lone surrogates, other Python objects. The size is the publisher's
-        to check, headers included.
+        `protocol.malformed` for what JSON cannot say: NaN and infinity, integers beyond 64 bits, lone
+        surrogates, other Python objects. The size is the publisher's to check, headers included.
         """
         fields = self._fields
         if "timestamp" not in fields:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bus.envelope.grammar import malformed
+from bus.envelope.grammar import MISSING, malformed
 from bus.errors import Rejected
 
 CURRENT: Final = "1.2"
@@ -19,7 +19,7 @@ def check(fields: Mapping[str, Any]) -> None:
     `protocol.unsupported_version` (details.version, details.supported) for an unknown string, and
     `protocol.malformed` when `version` is missing or not a string.
     """
-    version = fields.get("version")
+    version = fields.get("version", MISSING)
     if isinstance(version, str):
         if version in SUPPORTED:
             return
@@ -30,4 +30,4 @@ def check(fields: Mapping[str, Any]) -> None:
             version=shown,
             supported=supported,
         )
-    raise malformed("version", "a string such as 1.2", version, missing="version" not in fields)
+    raise malformed("version", "a string such as 1.2", version)

@@ -1,0 +1,34 @@
+"""What the agents share: the sources from the artifacts, and whether anybody still waits for the brief."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from bus import Message
+from bus.workflow.artifacts import Artifacts
+from schemas.brief import SourceRef
+
+AT_ONCE = 8
+# The workflow's document with which a client says that it has gone.
+ORDER = "order"
+ABANDONED = {"abandoned": True}
+
+
+async def is_abandoned(message: Message) -> bool:
+    """Whether the client has given this brief up (Ctrl-C, time-out, a failure): no need to go on."""
+    return await message.state.read(ORDER) == ABANDONED
+
+
+async def fetch(artifacts: Artifacts, sources: Sequence[SourceRef]) -> dict[str, str]:
+    """The texts by name. Raises what `Artifacts.get` raises, and UnicodeDecodeError for bytes that are no text."""
+    texts: dict[str, str] = {}
+    for start in range(0, len(sources), AT_ONCE):
+        part = sources[start : start + AT_ONCE]
+        # All are awaited, also when one fails: nothing goes on behind the handler's back.
+        contents = await asyncio.gather(*(artifacts.get(ref.sha256) for ref in part), return_exceptions=True)
+        for ref, content in zip(part, contents, strict=True):
+            if isinstance(content, BaseException):
+                raise content
+            texts[ref.file] = content.decode("utf-8-sig")
+    return texts

@@ -1,0 +1,36 @@
+"""The writer: makes a section from candidate passages, and makes it again when the reviewer asks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agents.library import is_abandoned
+from agents.writing import Section, draft, revise
+from bus import Agent, Message
+from schemas.brief import AgentMessage, DraftRequest, ReviewRequest
+
+writer = Agent("writer")
+
+
+@writer.on("draft_request", phase="execute")
+async def write(request: DraftRequest, message: Message) -> None:
+    """Answers with a `review_request`: the first version of the section."""
+    if await is_abandoned(message):
+        return
+    section = await asyncio.to_thread(draft, request.theme)
+    await _hand_in(message, request.theme.index, 0, section)
+
+
+@writer.on("agent_message", phase="revision")
+async def rewrite(request: AgentMessage, message: Message) -> None:
+    """Answers with a `review_request`: the section without what the reviewer refused."""
+    if await is_abandoned(message):
+        return
+    reasons = [problem.reason for problem in request.problems]
+    section = await asyncio.to_thread(revise, request.theme, request.sentences, request.avoid, reasons)
+    await _hand_in(message, request.index, request.round, section)
+
+
+async def _hand_in(message: Message, index: int, number: int, section: Section) -> None:
+    answer = ReviewRequest(index=index, round=number, sentences=list(section.sentences), exhausted=section.exhausted)
+    await message.send("reviewer", "review_request", answer, phase="review", role="assistant")
