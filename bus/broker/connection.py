@@ -13,12 +13,13 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nats
 import nats.errors
 import nats.js.errors
+from bus.broker import wire
 from bus.broker.embedded import Embedded
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
@@ -37,7 +38,7 @@ RECONNECT_HANG_S = 2.0
 REVIVE_AFTER_S = 1.5
 PAYLOAD_MARGIN_BYTES = 1024
 
-Callback = Callable[[Msg], Awaitable[None]]
+Callback = Callable[[Msg], None]
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ class Subscription:
         live, self.live = self.live, None
         if live is not None:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
-                await asyncio.wait_for(live.drain(), timeout_s)  # type: ignore[no-untyped-call]
+                await wire.unsubscribe(self._connection._client, live, timeout_s)
 
 
 class Connection:
@@ -99,7 +100,7 @@ class Connection:
         self._closing = False
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
-        self._requests = Requests(self._client.new_inbox(), self._publish_request)
+        self._requests = Requests(self._client.new_inbox(), self.send)
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Connection:
@@ -172,21 +173,26 @@ class Connection:
                 f"{f' ({self._last_problem})' if self._last_problem else ''}; is the server running?",
             ) from None
 
-    async def publish(
-        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
-    ) -> None:
-        """Core publish: no answer, no guarantee. While disconnected it is buffered up to 2 MiB."""
+    async def publish(self, subject: str, data: bytes, *, reply: str = "", headers: bytes = b"") -> None:
+        """Core publish: no answer, no guarantee. While disconnected it is buffered up to 2 MiB.
+
+        `headers` is a block of `wire.header_block`. Raises BrokerError `broker.unavailable`.
+        """
+        await self.send(wire.publish_command(subject, reply, headers, data))
+
+    async def send(self, commands: bytes) -> None:
+        """Sends what `wire.publish_command` made, several at once if need be; as `publish`."""
         try:
-            await self._client.publish(subject, data, reply, headers)
+            await wire.send(self._client, commands)
         except (nats.errors.Error, OSError) as problem:
-            raise error("broker.unavailable", f"publish to {subject}: {problem}") from problem
+            raise error("broker.unavailable", f"publish: {problem}") from problem
 
     async def request(
         self,
         subject: str,
         data: bytes = b"",
         *,
-        headers: dict[str, str] | None = None,
+        headers: bytes = b"",
         timeout_s: float = 5.0,
     ) -> Msg:
         """Core request; see `Requests.request` for its errors. Fails at once while disconnected."""
@@ -195,7 +201,7 @@ class Connection:
         return await self._requests.request(subject, data, headers, timeout_s=timeout_s)
 
     async def subscribe(self, subject: str, callback: Callback) -> Subscription:
-        """Core subscription; `callback` is called once a message, in order, and must not block."""
+        """Core subscription; `callback` is called once a message, in order; it must neither block nor raise."""
         subscription = self._add(subject, callback)
         await self._subscribe_live(subscription)
         return subscription
@@ -208,7 +214,7 @@ class Connection:
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until the server has read everything sent before."""
         with translated("flush"):
-            await asyncio.wait_for(self._client.flush(), timeout_s)
+            await wire.flush(self._client, timeout_s)
 
     async def close(self) -> None:
         """Sends what is buffered and closes; bounded; a second call does nothing."""
@@ -221,7 +227,7 @@ class Connection:
             await asyncio.gather(self._watchdog, return_exceptions=True)
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             if self._client.is_connected:
-                await asyncio.wait_for(self._client.flush(), 2)
+                await wire.flush(self._client, 2)
         self._requests.fail_all("the connection was closed")
         try:
             await asyncio.wait_for(self._client.close(), 3)
@@ -287,9 +293,6 @@ class Connection:
         self._last_problem = ""
         self._connected.set()
 
-    async def _publish_request(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
-        await self.publish(subject, data, reply=reply, headers=headers)
-
     def _add(self, subject: str, callback: Callback) -> Subscription:
         subscription = Subscription(self, subject, callback)
         self._subscriptions.append(subscription)
@@ -297,7 +300,8 @@ class Connection:
 
     async def _subscribe_live(self, subscription: Subscription) -> None:
         with translated(f"subscribe to {subscription.subject}"):
-            subscription.live = await self._client.subscribe(subscription.subject, cb=subscription.callback)
+            subscription.live = await self._client.subscribe(subscription.subject)
+            wire.take_directly(subscription.live, subscription.callback)
 
     async def _on_error(self, problem: Exception) -> None:
         # Raising or waiting here would end nats-py's read loop for good.

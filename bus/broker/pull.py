@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -34,9 +34,11 @@ NANOSECONDS = 1_000_000_000
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One message as a stream delivers it. `reply` is where it is settled; `attempt` counts from 1."""
+class Delivery(NamedTuple):
+    """One message as a stream delivers it. `reply` is where it is settled; `attempt` counts from 1.
+
+    A named tuple, because one is made for every message.
+    """
 
     subject: str
     data: bytes
@@ -44,24 +46,32 @@ class Delivery:
     reply: str
     stream_seq: int
     attempt: int
-    stored_at: datetime
+    stored_ns: int
     pending: int
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the stream took it, by the server's clock."""
+        return datetime.fromtimestamp(self.stored_ns / NANOSECONDS, UTC)
 
     @classmethod
     def of(cls, message: Msg) -> Delivery:
-        """Reads the sequence, attempt and time from the reply subject (both of the server's forms)."""
+        """Reads the sequence, attempt and time from the reply subject (both of the server's forms).
+
+        Raises ValueError for another reply subject.
+        """
         tokens = message.reply.split(".")
         first = 4 if len(tokens) == 9 else 6
         attempt, stream_seq, _, stored_ns, pending = tokens[first : first + 5]
         return cls(
-            subject=message.subject,
-            data=message.data,
-            headers=message.headers or _NO_HEADERS,
-            reply=message.reply,
-            stream_seq=int(stream_seq),
-            attempt=int(attempt),
-            stored_at=datetime.fromtimestamp(int(stored_ns) / NANOSECONDS, UTC),
-            pending=int(pending),
+            message.subject,
+            message.data,
+            message.headers or _NO_HEADERS,
+            message.reply,
+            int(stream_seq),
+            int(attempt),
+            int(stored_ns),
+            int(pending),
         )
 
 
@@ -122,7 +132,6 @@ class PullLoop:
         self._wake.set()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 if self._consumer_gone:
@@ -136,12 +145,12 @@ class PullLoop:
                 wanted = room - self._outstanding
                 if wanted > 0 and self._outstanding * 2 <= room:
                     await self._request(wanted)
-                    self._heard_at = loop.time()
+                    self._heard_at = time.monotonic()
             except BusError as problem:
                 log.debug("pull from %s: %s", self._stream, problem)
                 await asyncio.sleep(RETRY_S)
                 continue
-            if self._outstanding and loop.time() - self._heard_at > SILENCE_S:
+            if self._outstanding and time.monotonic() - self._heard_at > SILENCE_S:
                 log.debug("pull from %s went silent; asking again", self._stream)
                 # A deleted consumer is silent too: `missing` creates it again or finds that it exists.
                 self._consumer_gone = True
@@ -175,21 +184,27 @@ class PullLoop:
         self._generation_start = self._request_number + 1
         self._wake.set()
 
-    async def _receive(self, message: Msg) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+    def _receive(self, message: Msg) -> None:
+        self._heard_at = time.monotonic()
         if message.subject.startswith(self._inbox):
             self._status(message)
             return
         if self._outstanding:
             self._outstanding -= 1
-        self._take(Delivery.of(message))
+        try:
+            delivery = Delivery.of(message)
+        except ValueError:
+            log.warning("something that no stream sent arrived on an inbox, and is ignored: %s", message.subject)
+            return
+        self._take(delivery)
         if self._outstanding * 2 <= self._room():
             self._wake.set()
 
     def _status(self, message: Msg) -> None:
         headers = message.headers or {}
         status = headers.get("Status", "")
-        if status == "100" or int(message.subject.rpartition(".")[2]) < self._generation_start:
+        number = message.subject.rpartition(".")[2]
+        if status == "100" or not number.isdecimal() or int(number) < self._generation_start:
             return
         description = headers.get("Description", "").lower()
         if status == "503" or "deleted" in description:

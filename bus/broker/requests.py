@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from bus.broker.wire import publish_command
 from bus.errors import error
 
 if TYPE_CHECKING:
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 
 SWEEP_S = 0.1
 
-Publish = Callable[[str, bytes, str, dict[str, str] | None], Awaitable[None]]
+Send = Callable[[bytes], Awaitable[None]]
 
 
 class Requests:
     """Pairs answers with requests. Owned by the connection, which feeds `answer` and calls `fail_all`."""
 
-    __slots__ = ("_loop", "_next", "_pending", "_prefix", "_publish", "_sweep_handle")
+    __slots__ = ("_loop", "_next", "_pending", "_prefix", "_send", "_sweep_handle")
 
-    def __init__(self, inbox: str, publish: Publish) -> None:
+    def __init__(self, inbox: str, send: Send) -> None:
         self._prefix = inbox
-        self._publish = publish
+        self._send = send
         self._pending: dict[str, tuple[asyncio.Future[Msg], float]] = {}
         self._next = 0
         self._loop = asyncio.get_running_loop()
@@ -39,7 +40,7 @@ class Requests:
         """The subject to subscribe to."""
         return f"{self._prefix}.*"
 
-    async def request(self, subject: str, data: bytes, headers: dict[str, str] | None, *, timeout_s: float) -> Msg:
+    async def request(self, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Msg:
         """Sends one request and waits for the first answer.
 
         Raises BrokerError `broker.unavailable` after `timeout_s`, when nobody listens on the subject, or
@@ -52,7 +53,7 @@ class Requests:
         if self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
         try:
-            await self._publish(subject, data, f"{self._prefix}.{number}", headers)
+            await self._send(publish_command(subject, f"{self._prefix}.{number}", headers, data))
             message = await future
         finally:
             self._pending.pop(number, None)
@@ -60,7 +61,7 @@ class Requests:
             raise error("broker.unavailable", f"nobody answers on {subject}: no responders", reason="no_responders")
         return message
 
-    async def answer(self, message: Msg) -> None:
+    def answer(self, message: Msg) -> None:
         """Takes one answer from the inbox; unknown tokens are late answers and are ignored."""
         entry = self._pending.get(message.subject.rpartition(".")[2])
         if entry is not None and not entry[0].done():

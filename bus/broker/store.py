@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import orjson
 
 from bus.broker.connection import Connection
+from bus.broker.wire import header_block
 from bus.errors import BrokerError, BusError, error
 
 ATTEMPT_S = 5.0
@@ -38,7 +39,8 @@ async def store(
     `Nats-Msg-Id` so that the tries count once. Raises `broker.unavailable` at the deadline (the message may or may
     not be stored), `broker.full` when the stream refuses it, `protocol.too_large` over the server's limit.
     """
-    size = len(data) + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    block = header_block(headers) if headers else b""
+    size = len(data) + len(block)
     if size > connection.max_message_bytes:
         raise error(
             "protocol.too_large",
@@ -55,7 +57,7 @@ async def store(
             answer = await connection.request(
                 subject,
                 data,
-                headers=headers,
+                headers=block,
                 timeout_s=min(ATTEMPT_S, max(0.05, deadline - time.monotonic())),
             )
             return _read(answer.data, subject)

@@ -1,0 +1,97 @@
+"""Fast paths through nats-py: the few of its internals that we use, all of them here.
+
+`tests/integration/test_wire.py` holds each of them, so that an upgrade of nats-py that moves one fails loudly.
+What they save is told in `ops/README.md`, section Speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bus.errors import error
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+_NEWLINES = str.maketrans("\r\n", "  ")
+
+
+def header_block(headers: dict[str, str]) -> bytes:
+    """Headers as they stand on the wire. A value's line breaks become spaces, so none can add a header."""
+    lines = "".join([f"{name}: {value.translate(_NEWLINES)}\r\n" for name, value in headers.items()])
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
+    """The protocol line and body of one publish; `headers` is a block of `header_block`, or empty."""
+    if headers:
+        total = len(headers) + len(data)
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject.encode(), reply.encode(), len(headers), total, headers, data)
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
+
+
+async def send(client: Client, command: bytes) -> None:
+    """Sends one or more commands. While disconnected they are buffered up to the client's limit.
+
+    Raises BrokerError `broker.unavailable` when the connection is closed or its buffer full.
+    """
+    if client.is_closed or client.is_draining_pubs:
+        raise error("broker.unavailable", "the connection is closed", reason="closed")
+    if not client.is_connected and len(command) + client._pending_data_size > client._max_pending_size:
+        raise error("broker.unavailable", "not connected, and the buffer is full", reason="disconnected")
+    await client._send_command(command)
+    if client._flush_queue is not None and client._flush_queue.empty():
+        await client._flush_pending()
+
+
+async def flush(client: Client, timeout_s: float) -> None:
+    """Waits until the server has read everything that was sent before.
+
+    nats-py's own flush writes its ping ahead of what is still buffered, so its answer says nothing about that.
+    """
+    await client._flush_pending(force_flush=True)
+    await asyncio.wait_for(client.flush(), timeout_s)
+
+
+async def unsubscribe(client: Client, subscription: Subscription, timeout_s: float) -> None:
+    """Ends a subscription; returns once everything that the server had sent for it has been taken."""
+    try:
+        await client._send_unsubscribe(subscription._id)
+        await flush(client, timeout_s)
+    finally:
+        client._remove_sub(subscription._id)
+
+
+def take_directly(subscription: Subscription, take: Callable[[Msg], None]) -> None:
+    """Passes the messages of a subscription to `take` in the reading task, instead of through a queue and a task.
+
+    `take` must neither block nor raise: an exception would end the reading (the watchdog then reconnects).
+    """
+    subscription._pending_queue = _Direct(subscription, take)  # type: ignore[assignment]
+
+
+class _Direct:
+    """Stands where nats-py keeps a subscription's queue."""
+
+    __slots__ = ("_subscription", "_take")
+
+    def __init__(self, subscription: Subscription, take: Callable[[Any], None]) -> None:
+        self._subscription = subscription
+        self._take = take
+
+    def put_nowait(self, message: Msg) -> None:
+        self._subscription._pending_size -= len(message.data)
+        self._take(message)
+
+    def qsize(self) -> int:
+        return 0
+
+    def empty(self) -> bool:
+        return True
+
+    async def join(self) -> None:
+        return
