@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.config import Settings
+from bus.delivery.commits import Commits
 from bus.delivery.consumer import Consumer
 from bus.delivery.dedupe import Dedupe
 from bus.delivery.handler import Handler
@@ -72,7 +73,10 @@ class Agent:
         connection = await Connection.open(settings, name=self.name)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
         dedupe = Dedupe(connection, self.name)
-        pipeline = Pipeline(connection, telemetry, agent=self.name, handlers=self._handlers, dedupe=dedupe)
+        commits = Commits(connection, self.name, on_stored=dedupe.stored)
+        pipeline = Pipeline(
+            connection, telemetry, agent=self.name, handlers=self._handlers, dedupe=dedupe, commits=commits
+        )
         consumer = Consumer(connection, pipeline, agent=self.name, concurrency=self.concurrency)
         try:
             for difference in await provision(connection):
@@ -87,6 +91,7 @@ class Agent:
                 if handed_back:
                     log.warning("%s handed back %d messages that were still running", self.name, handed_back)
         finally:
+            await commits.stop()
             await dedupe.stop()
             await telemetry.close()
             await connection.close()

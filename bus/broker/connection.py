@@ -19,13 +19,13 @@ from typing import Any
 import nats
 import nats.errors
 import nats.js.errors
-from bus.broker import wire
-from bus.broker.embedded import Embedded
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js import JetStreamContext
 
+from bus.broker import wire
+from bus.broker.embedded import Embedded
 from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
 from bus.config import Settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from bus.errors import error
 
@@ -18,8 +19,7 @@ def token(text: str) -> str:
     return _UNSAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), text) or "="
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSubject:
+class WorkSubject(NamedTuple):
     """The four tokens that a work subject carries."""
 
     to: str
@@ -31,10 +31,12 @@ class WorkSubject:
 class Subjects:
     """The subjects of one bus. `namespace` lets several buses share a cluster."""
 
-    __slots__ = ("_prefix",)
+    __slots__ = ("_prefix", "parse_work")
 
     def __init__(self, namespace: str) -> None:
         self._prefix = f"{namespace}.v1"
+        # A bus has few subjects and many messages; what does not parse raises and is not kept.
+        self.parse_work = lru_cache(maxsize=4096)(self._parse_work)
 
     def work(self, to: str, lane: str, sender: str, type: str) -> str:
         """One durable message to one agent."""
@@ -85,7 +87,7 @@ class Subjects:
         """Completions of all agents."""
         return f"{self._prefix}.done.*"
 
-    def parse_work(self, subject: str) -> WorkSubject:
+    def _parse_work(self, subject: str) -> WorkSubject:
         """The tokens of a work subject.
 
         Raises Rejected `protocol.malformed` when it is not one: a stranger may publish to any depth below

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from bus.broker.connection import Connection
@@ -13,6 +14,8 @@ from bus.errors import BusError
 
 log = logging.getLogger("bus.delivery")
 
+STOP_S = 5.0
+
 
 class Consumer:
     """Pulls for one agent and runs the pipeline for each message, at most `concurrency` at once."""
@@ -22,7 +25,8 @@ class Consumer:
         self._pipeline = pipeline
         self._agent = agent
         self._concurrency = concurrency
-        self._in_hand: dict[asyncio.Task[None], Delivery] = {}
+        self._in_hand: dict[str, tuple[Delivery, asyncio.Task[None] | None]] = {}
+        self._idle = asyncio.Event()
         self._pull: PullLoop | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
@@ -52,13 +56,11 @@ class Consumer:
         """
         if self._pull is not None:
             await self._pull.stop()
-        if self._in_hand:
-            await asyncio.wait(self._in_hand, timeout=grace_s)
-        left = list(self._in_hand)
+        await self._until_idle(grace_s)
+        left = [task for _, task in self._in_hand.values() if task is not None and not task.done()]
         for task in left:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=5)
+        await self._until_idle(STOP_S)
         if self._keep_alive is not None:
             self._keep_alive.cancel()
             await asyncio.gather(self._keep_alive, return_exceptions=True)
@@ -67,15 +69,22 @@ class Consumer:
     async def _create(self) -> str:
         return await ensure_consumer(self._connection, self._agent)
 
-    def _take(self, delivery: Delivery) -> None:
-        task = asyncio.create_task(self._pipeline.run(delivery), name=f"{self._agent} {delivery.stream_seq}")
-        self._in_hand[task] = delivery
-        task.add_done_callback(self._done)
+    async def _until_idle(self, timeout_s: float) -> None:
+        if self._in_hand:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._idle.wait()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._in_hand.pop(task, None)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            log.error("the pipeline of %s failed; the message comes again", self._agent, exc_info=problem)
+    def _take(self, delivery: Delivery) -> None:
+        self._in_hand[delivery.reply] = (delivery, None)
+        task = asyncio.create_task(self._pipeline.run(delivery, self._ended))
+        self._in_hand[delivery.reply] = (delivery, task)
+
+    def _ended(self, delivery: Delivery) -> None:
+        self._in_hand.pop(delivery.reply, None)
+        if not self._in_hand:
+            self._idle.set()
         if self._pull is not None:
             self._pull.wake()
 
@@ -84,7 +93,7 @@ class Consumer:
         interval_s = self._connection.settings.ack_wait_s / 3
         while True:
             await asyncio.sleep(interval_s)
-            for delivery in list(self._in_hand.values()):
+            for delivery, _ in list(self._in_hand.values()):
                 try:
                     await self._connection.publish(delivery.reply, b"+WPI")
                 except BusError as problem:

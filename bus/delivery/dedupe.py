@@ -1,8 +1,7 @@
 """Dedupe: a message that was completed once is not handled again, by any replica, for the window's length.
 
 Memory holds a 128-bit digest for each completion, fed by the completions stream that every replica appends to
-and reads. A delivery is acknowledged only after its completion is stored, so after a crash the stream knows
-what the acknowledgement could not say any more.
+(`commits.py`) and reads.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from enum import Enum
 
 from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
-from bus.broker.store import store
 from bus.broker.streams import StreamNames, last_seq_of
-from bus.errors import BusError, error
+from bus.errors import error
 from bus.workflow import completions
-from bus.workflow.completions import Completion
 
 log = logging.getLogger("bus.delivery")
 
 CATCH_UP_S = 10.0
-MAX_GROUP = 256
 
 
 class Claim(Enum):
@@ -82,9 +78,8 @@ class Dedupe:
         self._seen_seq = 0
         self._behind = False
         self._advanced = asyncio.Condition()
-        self._queue: list[tuple[Completion, asyncio.Future[None]]] = []
-        self._queued = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._own_seqs: set[int] = set()
+        self._follower: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -99,22 +94,15 @@ class Dedupe:
         async for delivery in reader.until_now():
             self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
         self._connection.on_reconnect(self._mark_behind)
-        self._tasks = [
-            asyncio.create_task(self._follow(reader), name=f"completions of {self._agent}"),
-            asyncio.create_task(self._commit_groups(), name=f"commit completions of {self._agent}"),
-        ]
+        self._follower = asyncio.create_task(self._follow(reader), name=f"completions of {self._agent}")
 
     async def stop(self) -> None:
-        """Stops following. Completions still waiting to be stored fail with `broker.unavailable`."""
-        if self._tasks:
+        """Stops following; bounded; a second call does nothing."""
+        if self._follower is not None:
             self._connection.remove_listener(self._mark_behind)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        for _, stored in self._queue:
-            if not stored.done():
-                stored.set_exception(error("broker.unavailable", "stopped before the completion was stored"))
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower = None
         await self._stack.aclose()
 
     async def claim(self, key: bytes, *, redelivered: bool) -> Claim:
@@ -143,18 +131,15 @@ class Dedupe:
         """Gives a claim back, so that another delivery of the message can run."""
         self._claims.discard(key)
 
-    async def complete(self, completion: Completion) -> None:
-        """Stores a completion, in one message with others that end at the same time, and ends its claim.
-
-        Raises BrokerError when it cannot be stored; this replica remembers it all the same.
-        """
-        key = digest(completion.sender, completion.message_id)
+    def complete(self, key: bytes) -> None:
+        """Ends a claim for good; the record of it is the commit's to store."""
         self._remembered.add(key, time.time())
         self._claims.discard(key)
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((completion, stored))
-        self._queued.set()
-        await stored
+
+    def stored(self, seq: int) -> None:
+        """Hears of a record that this replica stored itself, which it need not read again."""
+        if seq > self._seen_seq:
+            self._own_seqs.add(seq)
 
     def _mark_behind(self) -> None:
         self._behind = True
@@ -180,41 +165,14 @@ class Dedupe:
 
     def _learn(self, data: bytes, stored_at: datetime, seq: int) -> None:
         self._seen_seq = seq
+        if seq in self._own_seqs:
+            self._own_seqs.discard(seq)
+            return
         try:
-            group = completions.decode(data)
+            identities = completions.decode_identities(data)
         except ValueError as problem:
             log.warning("record %d of what %s completed cannot be read and is ignored: %s", seq, self._agent, problem)
             return
-        for one in group:
-            self._remembered.add(digest(one.sender, one.message_id), stored_at.timestamp())
-
-    async def _commit_groups(self) -> None:
-        while True:
-            await self._queued.wait()
-            group, self._queue = self._queue[:MAX_GROUP], self._queue[MAX_GROUP:]
-            if not self._queue:
-                self._queued.clear()
-            problem: BusError | None = error("broker.unavailable", "stopped before the completion was stored")
-            try:
-                problem = await self._store_group([completion for completion, _ in group])
-            finally:
-                for _, stored in group:
-                    if stored.done():
-                        continue
-                    if problem is None:
-                        stored.set_result(None)
-                    else:
-                        stored.set_exception(problem)
-
-    async def _store_group(self, group: list[Completion]) -> BusError | None:
-        try:
-            await store(
-                self._connection,
-                self._connection.subjects.done(self._agent),
-                completions.encode(group),
-                {},
-                timeout_s=self._connection.settings.publish_timeout_s,
-            )
-        except BusError as problem:
-            return problem
-        return None
+        at = stored_at.timestamp()
+        for sender, message_id in identities:
+            self._remembered.add(digest(sender, message_id), at)

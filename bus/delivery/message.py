@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,17 +22,7 @@ class Message:
     ids and nothing downstream doubles.
     """
 
-    __slots__ = (
-        "_agent",
-        "_ordinal",
-        "_phase",
-        "_publisher",
-        "_span",
-        "artifacts",
-        "attempt",
-        "envelope",
-        "state",
-    )
+    __slots__ = ("_agent", "_ordinal", "_phase", "_publisher", "_span", "_state", "artifacts", "attempt", "envelope")
 
     def __init__(
         self,
@@ -43,17 +34,22 @@ class Message:
         span: Span,
         publisher: Publisher,
         artifacts: Artifacts,
-        state: WorkflowState,
+        state: Callable[[str | None], WorkflowState],
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
         self.artifacts = artifacts
-        self.state = state
+        self._state = state
         self._agent = agent
         self._phase = phase
         self._span = span
         self._publisher = publisher
         self._ordinal = 0
+
+    @property
+    def state(self) -> WorkflowState:
+        """The documents that all agents of this workflow share."""
+        return self._state(self.workflow_id)
 
     @property
     def message_id(self) -> str:

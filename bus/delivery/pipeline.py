@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,7 @@ from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
 from bus.delivery.attributes import message_attributes
+from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.handler import Handler
@@ -43,6 +44,7 @@ log = logging.getLogger("bus.delivery")
 # all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
 CRASH_MARGIN = 10
 HELD_RETRY_S = 1.0
+ACK = Settlement(Verdict.ACK)
 REFUSAL_TTL_S = 86400
 
 
@@ -66,6 +68,7 @@ class Pipeline:
         agent: str,
         handlers: Mapping[str, Handler],
         dedupe: Dedupe,
+        commits: Commits,
     ) -> None:
         settings = connection.settings
         self._connection = connection
@@ -73,33 +76,35 @@ class Pipeline:
         self._agent = agent
         self._handlers = handlers
         self._dedupe = dedupe
+        self._commits = commits
         self._publisher = Publisher(connection, telemetry)
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
         self._max_hops = settings.max_hops
         self._policy = RetryPolicy(max_attempts=settings.max_attempts)
 
-    async def run(self, delivery: Delivery) -> None:
-        """Takes one delivery from bytes to its settlement.
+    async def run(self, delivery: Delivery, ended: Callable[[Delivery], None]) -> None:
+        """Takes one delivery from bytes to its settlement; `ended` is called when that is done.
 
-        Cancelled while the handler runs, it gives the claim and the message back. When the broker cannot take the
-        settlement, the message stays unsettled and comes again.
+        A handled one is settled with others, after this returns. Cancelled while the handler runs, it gives the
+        claim and the message back. When the broker cannot take the settlement, the message comes again.
         """
         progress = _Progress()
         span = None
         failure: ErrorInfo | None = None
-        settlement = Settlement(Verdict.ACK)
+        settlement: Settlement | None = None
         try:
             try:
                 subject, envelope = self._decode(delivery, progress)
             finally:
                 span = self._open_span(delivery, progress.envelope)
-            settlement = await self._handle(delivery, subject, envelope, progress, span)
+            settlement = await self._handle(delivery, subject, envelope, progress, span, ended)
         except asyncio.CancelledError:
             await self._hand_back(delivery, progress)
             if span is not None:
                 span.set({"bus.settlement": "handed_back"})
                 span.end()
+            ended(delivery)
             raise
         except BusError as problem:
             failure = problem.info
@@ -108,19 +113,20 @@ class Pipeline:
         except Exception as problem:
             log.exception("%s failed on %s", self._agent, self._what(progress), extra=_ids(progress))
             failure = error("tool.execution_failed", f"{type(problem).__name__}: {problem}").info
-        if progress.claimed is not None and failure is not None:
-            self._dedupe.release(progress.claimed)
         if failure is not None:
+            if progress.claimed is not None:
+                self._dedupe.release(progress.claimed)
             settlement = decide(failure, attempt=delivery.attempt, policy=self._policy, jitter=random.random())
+        if settlement is None:
+            return
         try:
             await self._settle(delivery, progress, settlement, failure, span)
         except BusError as problem:
-            log.warning("%s is not settled and will come again: %s", self._what(progress), problem.info.message)
-            if span is not None:
-                span.event("settle_failed", {"error.type": problem.info.code})
+            self._will_come_again(progress.envelope, problem, span)
         finally:
             if span is not None:
                 span.end()
+            ended(delivery)
 
     def _decode(self, delivery: Delivery, progress: _Progress) -> tuple[WorkSubject, Envelope]:
         progress.subject = self._connection.subjects.parse_work(delivery.subject)
@@ -130,8 +136,14 @@ class Pipeline:
         return progress.subject, progress.envelope
 
     async def _handle(
-        self, delivery: Delivery, subject: WorkSubject, envelope: Envelope, progress: _Progress, span: Span
-    ) -> Settlement:
+        self,
+        delivery: Delivery,
+        subject: WorkSubject,
+        envelope: Envelope,
+        progress: _Progress,
+        span: Span,
+        ended: Callable[[Delivery], None],
+    ) -> Settlement | None:
         identity.verify(envelope, subject)
         budget.check(envelope, max_hops=self._max_hops)
         handler = self._handlers.get(envelope.type)
@@ -144,7 +156,7 @@ class Pipeline:
                     envelope.payload,
                     extra=_ids(progress),
                 )
-                return Settlement(Verdict.ACK)
+                return ACK
             raise error(
                 "protocol.no_handler",
                 f"{self._agent} has no handler for {envelope.type!r}; it handles {', '.join(sorted(self._handlers))}",
@@ -159,7 +171,7 @@ class Pipeline:
                 self._what(progress),
                 extra=_ids(progress),
             )
-            return Settlement(Verdict.ACK)
+            return ACK
         if claim is Claim.HELD:
             return Settlement(Verdict.NAK, delay_s=HELD_RETRY_S)
         progress.claimed = key
@@ -177,22 +189,36 @@ class Pipeline:
             span=span,
             publisher=self._publisher,
             artifacts=self._artifacts,
-            state=WorkflowState(self._connection, envelope.workflow_id),
+            state=self._state,
         )
         started_at, started = datetime.now(UTC), time.perf_counter()
         await handler.call(payload, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-        await self._dedupe.complete(
-            Completion(
-                envelope.sender,
-                envelope.message_id,
-                envelope.workflow_id,
-                delivery.attempt,
-                started_at,
-                exec_ms,
+        self._dedupe.complete(key)
+
+        def settled(problem: BusError | None) -> None:
+            if problem is not None:
+                self._will_come_again(envelope, problem, span)
+            elif span.is_recording:
+                span.set({"bus.settlement": "ack"})
+            span.end()
+            ended(delivery)
+
+        self._commits.add(
+            Commit(
+                Completion(
+                    envelope.sender,
+                    envelope.message_id,
+                    envelope.workflow_id,
+                    delivery.attempt,
+                    started_at,
+                    exec_ms,
+                ),
+                delivery.reply,
+                settled,
             )
         )
-        return Settlement(Verdict.ACK)
+        return None
 
     async def _settle(
         self,
@@ -233,6 +259,15 @@ class Pipeline:
             await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
         # Last, because it removes the message from the stream.
         await self._connection.publish(delivery.reply, b"+TERM")
+
+    def _will_come_again(self, envelope: Envelope | None, problem: BusError, span: Span | None) -> None:
+        what = f"{envelope.type} {envelope.message_id}" if envelope is not None else "a message"
+        log.warning("%s to %s is not settled and will come again: %s", what, self._agent, problem.info.message)
+        if span is not None:
+            span.event("settle_failed", {"error.type": problem.info.code})
+
+    def _state(self, workflow_id: str | None) -> WorkflowState:
+        return WorkflowState(self._connection, workflow_id)
 
     async def _hand_back(self, delivery: Delivery, progress: _Progress) -> None:
         if progress.claimed is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import orjson
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """One handled message. `started_at` and `exec_ms` are the handling agent's."""
 
     sender: str
@@ -38,6 +37,14 @@ def encode(group: Sequence[Completion]) -> bytes:
             ]
         }
     )
+
+
+def decode_identities(data: bytes) -> list[tuple[str, str]]:
+    """Sender and message id of each; as `decode`, but several times faster."""
+    try:
+        return [(one["from"], one["message_id"]) for one in orjson.loads(data)["completed"]]
+    except (KeyError, TypeError, ValueError) as problem:
+        raise ValueError(f"not completions: {type(problem).__name__} {problem}") from problem
 
 
 def decode(data: bytes) -> list[Completion]:

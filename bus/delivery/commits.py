@@ -1,0 +1,86 @@
+"""Group commit: completions that end at the same time are stored in one message, then acknowledged in one write.
+
+A delivery is acknowledged only after its completion is stored: if the acknowledgement is lost, or the process
+ends before it, the message comes again and its completion is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bus.broker.connection import Connection
+from bus.broker.store import store
+from bus.broker.wire import publish_command
+from bus.errors import BusError, error
+from bus.workflow import completions
+from bus.workflow.completions import Completion
+
+log = logging.getLogger("bus.delivery")
+
+MAX_GROUP = 256
+
+Committed = Callable[[BusError | None], None]
+
+
+class Commit(NamedTuple):
+    """One handled delivery. `then` is called once it is settled, or with the error when it could not be."""
+
+    completion: Completion
+    reply: str
+    then: Committed
+
+
+class Commits:
+    """The commits of one replica. `on_stored` hears the sequence of every message that was stored."""
+
+    def __init__(self, connection: Connection, agent: str, *, on_stored: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._subject = connection.subjects.done(agent)
+        self._on_stored = on_stored
+        self._waiting: list[Commit] = []
+        self._arrived = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"commit what {agent} completed")
+
+    def add(self, commit: Commit) -> None:
+        """Takes a commit; `then` must neither block nor raise."""
+        self._waiting.append(commit)
+        self._arrived.set()
+
+    async def stop(self) -> None:
+        """Stops. What still waits fails with `broker.unavailable` and comes again."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        left, self._waiting = self._waiting, []
+        for commit in left:
+            commit.then(error("broker.unavailable", "stopped before the completion was stored"))
+
+    async def _run(self) -> None:
+        while True:
+            await self._arrived.wait()
+            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+            if not self._waiting:
+                self._arrived.clear()
+            problem: BusError | None = error("broker.unavailable", "stopped before the completion was stored")
+            try:
+                problem = await self._commit(group)
+            finally:
+                for commit in group:
+                    commit.then(problem)
+
+    async def _commit(self, group: list[Commit]) -> BusError | None:
+        try:
+            stored = await store(
+                self._connection,
+                self._subject,
+                completions.encode([commit.completion for commit in group]),
+                {},
+                timeout_s=self._connection.settings.publish_timeout_s,
+            )
+            self._on_stored(stored.seq)
+            await self._connection.send(b"".join([publish_command(one.reply, "", b"", b"+ACK") for one in group]))
+        except BusError as problem:
+            return problem
+        return None
