@@ -229,10 +229,7 @@ class Connection:
             if self._client.is_connected:
                 await wire.flush(self._client, 2)
         self._requests.fail_all("the connection was closed")
-        try:
-            await asyncio.wait_for(self._client.close(), 3)
-        except (nats.errors.Error, TimeoutError, OSError):
-            _abort(self._client)
+        await wire.close(self._client, 3)
         if self._embedded is not None:
             await self._embedded.leave()
 
@@ -280,7 +277,7 @@ class Connection:
                 )
                 break
             except (nats.errors.Error, OSError, TimeoutError) as problem:
-                _abort(client)
+                wire.abort(client)
                 self._last_problem = self._last_problem or str(problem) or type(problem).__name__
                 if time.monotonic() >= deadline:
                     raise error(
@@ -338,7 +335,7 @@ class Connection:
         while True:
             await asyncio.sleep(WATCHDOG_S)
             client, now = self._client, time.monotonic()
-            if client.is_closed:
+            if client.is_closed or not (client.is_connected or wire.reconnects(client)):
                 self._mark_down()
                 await self._rebuild()
                 reconnecting_since = None
@@ -353,7 +350,7 @@ class Connection:
             self._mark_down()
             reconnecting_since = reconnecting_since or now
             if now - reconnecting_since > RECONNECT_HANG_S:
-                _abort(client)
+                wire.abort(client)
                 reconnecting_since = now
             down_for = now - (self._down_since or now)
             if self._embedded is not None and down_for > REVIVE_AFTER_S and now - revived_at > 5:
@@ -364,7 +361,8 @@ class Connection:
                     log.warning("%s: %s", self.name, problem)
 
     async def _rebuild(self) -> None:
-        log.warning("%s: the server closed the connection (%s); building a new one", self.name, self._last_problem)
+        log.warning("%s: the connection ended (%s); building a new one", self.name, self._last_problem)
+        await wire.close(self._client, 1)
         try:
             await self._connect(time.monotonic())
             for subscription in list(self._subscriptions):
@@ -381,10 +379,3 @@ def _next_server(servers: list[Server], _: dict[str, Any]) -> tuple[Server | Non
     """Picks the server that failed least, with jitter so that a thousand clients do not return at once."""
     choice = min(servers, key=lambda server: server.reconnects)
     return choice, random.uniform(0.05, 0.1) * min(2 ** min(choice.reconnects, 5), 20)
-
-
-def _abort(client: Client) -> None:
-    """Drops the socket without waiting for unsent bytes; nats-py offers no public way."""
-    writer = getattr(client._transport, "_io_writer", None)
-    if writer is not None:
-        writer.transport.abort()

@@ -66,6 +66,35 @@ async def unsubscribe(client: Client, subscription: Subscription, timeout_s: flo
         client._remove_sub(subscription._id)
 
 
+def reconnects(client: Client) -> bool:
+    """Whether somebody is working on the reconnection; nobody is when nats-py's task for it has ended."""
+    task = client._reconnection_task
+    return task is not None and not task.done()
+
+
+def abort(client: Client) -> None:
+    """Drops the socket without waiting for unsent bytes."""
+    writer = getattr(client._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+
+
+async def close(client: Client, timeout_s: float) -> None:
+    """Closes for good, within `timeout_s`.
+
+    nats-py's own close can raise the cancellation of a task of its own, which would look like ours.
+    """
+    closing = asyncio.ensure_future(client.close())
+    try:
+        await asyncio.wait({closing}, timeout=timeout_s)
+    finally:
+        if not closing.done():
+            closing.cancel()
+            abort(client)
+        elif not closing.cancelled():
+            closing.exception()
+
+
 def take_directly(subscription: Subscription, take: Callable[[Msg], None]) -> None:
     """Passes the messages of a subscription to `take` in the reading task, instead of through a queue and a task.
 

@@ -57,7 +57,7 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
     found = Received()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             found.add(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(200)
             self.send_header("Content-Length", "0")
@@ -89,12 +89,11 @@ async def test_one_workflow_is_one_trace(settings: Settings, received: Received)
         if message.attempt == 1:
             raise RetryLater(0.0)
 
-    async with Bus.connect("caller", settings=settings) as bus:
-        async with planner.running(settings), writer.running(settings):
-            workflow = bus.workflow("brief")
-            await workflow.send("planner", "plan", {})
-            await settled_dead_letters(bus, 1)
-            await emptied(bus)
+    async with Bus.connect("caller", settings=settings) as bus, planner.running(settings), writer.running(settings):
+        workflow = bus.workflow("brief")
+        await workflow.send("planner", "plan", {})
+        await settled_dead_letters(bus, 1)
+        await emptied(bus)
 
     assert {span["trace"] for span in received.spans} == {workflow.trace_id}
     (root,) = received.named("invoke_workflow brief")

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus import BrokerError
-from bus.broker.wire import flush, header_block, publish_command, send, take_directly, unsubscribe
+from bus.broker.wire import close, flush, header_block, publish_command, reconnects, send, take_directly, unsubscribe
 from tests.servers import NatsServer
 
 
@@ -63,7 +63,9 @@ async def test_a_closed_or_full_client_refuses(server: NatsServer) -> None:
         await asyncio.sleep(0.01)
     with pytest.raises(BrokerError, match="buffer is full"):
         await send(client, publish_command("wire.test", "", b"", b"x" * 2000))
-    await client.close()
+    assert reconnects(client)
+    await close(client, 3)
+    assert client.is_closed
     with pytest.raises(BrokerError, match="closed"):
         await send(client, publish_command("wire.test", "", b"", b"x"))
 
@@ -76,6 +78,7 @@ def test_the_names_are_where_they_were() -> None:
         "_max_pending_size",
         "_pending_data_size",
         "_reading_task",
+        "_reconnection_task",
         "_remove_sub",
         "_send_command",
         "_send_unsubscribe",
