@@ -127,12 +127,17 @@ async def test_a_foreign_trace_id_is_mapped(settings: Settings, received: Receiv
     @agent.on("note")
     async def note(payload: Any) -> None: ...
 
-    foreign = {"version": "1.2", "message_id": "m", "trace_id": "trace_88f", "from": "x", "to": "worker", "type": "note"}
+    foreign = {
+        "version": "1.2",
+        "message_id": "m",
+        "trace_id": "trace_88f",
+        "from": "x",
+        "to": "worker",
+        "type": "note",
+    }
     stranger = await nats.connect(settings.servers)
     async with Bus.connect("caller", settings=settings) as bus, agent.running(settings):
-        await stranger.jetstream().publish(
-            f"{settings.namespace}.v1.work.worker.normal.x.note", orjson.dumps(foreign)
-        )
+        await stranger.jetstream().publish(f"{settings.namespace}.v1.work.worker.normal.x.note", orjson.dumps(foreign))
         await emptied(bus)
     await stranger.close()
     (span,) = received.named("process worker.note")

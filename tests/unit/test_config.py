@@ -12,7 +12,9 @@ def test_environment_and_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.namespace, settings.ack_wait_s, settings.servers) == ("team", 7, "")
 
 
-@pytest.mark.parametrize(("name", "value"), [("BUS_REPLICAS", "0"), ("BUS_ACK_WAIT_S", "soon"), ("BUS_NAMESPACE", "a.b")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("BUS_REPLICAS", "0"), ("BUS_ACK_WAIT_S", "soon"), ("BUS_NAMESPACE", "a.b")]
+)
 def test_a_wrong_value_is_refused_by_name(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=f"{name}='{value}'"):

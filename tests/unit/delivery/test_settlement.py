@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.delivery.settlement import RetryPolicy, Verdict, decide
-from bus.errors import TABLE, ErrorInfo, RetryLater, error
+from bus.errors import TABLE, ErrorInfo, RetryLater
 
 POLICY = RetryPolicy(max_attempts=5, base_s=0.5, cap_s=60)
 
@@ -23,7 +23,7 @@ def test_only_retryable_failures_come_again_and_only_so_often(
     code: str, attempt: int, jitter: float, after_ms: int | None
 ) -> None:
     details = {} if after_ms is None else {"retry_after_ms": after_ms}
-    failure: ErrorInfo = error(code, "no", **details).info
+    failure = ErrorInfo(code, "no", details, retryable=TABLE[code].retryable)
     settled = decide(failure, attempt=attempt, policy=POLICY, jitter=jitter)
     if not failure.retryable or attempt >= POLICY.max_attempts:
         assert settled.verdict is Verdict.DEAD
