@@ -23,8 +23,9 @@ from schemas.brief import BriefFailed, BriefReady, PlanRequest, SourceRef
 CLIENT = "brief"
 # Agents of other machines may have other clocks; what is older than the workflow carries another id.
 CLOCK_MARGIN = timedelta(minutes=2)
-BROKER_AWAY_S = 60.0
+BROKER_AWAY_S = 30.0
 PAUSE_S = 0.5
+PROBE_S = 5.0
 ABANDON_S = 2.0
 TREE_WAIT_S = 3.0
 TREE_POLL_S = 0.2
@@ -122,13 +123,11 @@ async def _follow(bus: Bus, workflow: Workflow, order: Order, see: Callable[[Env
     who = "planner"
     since = workflow.started_at - CLOCK_MARGIN
     passing = cast(AsyncGenerator[Sighting], bus.watch(workflow_id=workflow.id, since=since))
-    async with contextlib.aclosing(passing) as following:
+    async with contextlib.aclosing(passing):
         while True:
-            try:
-                async with asyncio.timeout(order.timeout_s):
-                    sighting = await anext(following)
-            except TimeoutError:
-                raise BriefError("timeout", _silence(who, order)) from None
+            sighting = await _next(bus, workflow, passing, order.timeout_s)
+            if sighting is None:
+                raise BriefError("timeout", _silence(who, order))
             envelope = sighting.envelope
             if envelope is None:
                 continue
@@ -143,6 +142,21 @@ async def _follow(bus: Bus, workflow: Workflow, order: Order, see: Callable[[Env
             if envelope.type == "error" and envelope.to == CLIENT:
                 raise BriefError(*_refused(envelope))
             who = envelope.to if envelope.to != "*" else who
+
+
+async def _next(bus: Bus, workflow: Workflow, passing: AsyncGenerator[Sighting], timeout_s: float) -> Sighting | None:
+    """The next sighting, or None after `timeout_s`. Silence may mean that the broker is gone: then BrokerError."""
+    deadline = time.monotonic() + timeout_s
+    arriving = asyncio.ensure_future(anext(passing))
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            if (await asyncio.wait({arriving}, timeout=min(left, PROBE_S)))[0]:
+                return arriving.result()
+            await WorkflowState(bus.connection, workflow.id).read(ORDER)
+        return None
+    finally:
+        arriving.cancel()
+        await asyncio.gather(arriving, return_exceptions=True)
 
 
 def _silence(who: str, order: Order) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from bus.envelope import Envelope
+from bus.envelope import Envelope, timestamps
 from bus.errors import error
 
 Extensions = dict[str, Any]
@@ -25,7 +25,7 @@ def check(envelope: Envelope, *, max_hops: int, now: datetime | None = None) -> 
         ("extensions.expires_at", extensions.get("expires_at")),
         ("extensions.budget.deadline_at", (extensions.get("budget") or {}).get("deadline_at")),
     ):
-        if moment is not None and datetime.fromisoformat(moment) <= (now or datetime.now(UTC)):
+        if moment is not None and timestamps.instant(moment) <= (now or datetime.now(UTC)):
             raise error("protocol.expired", f"{path} was {moment}; it is too late to handle this", path=path)
     if (hops := extensions.get("hops", 0)) > max_hops:
         raise error(

@@ -74,6 +74,30 @@ def test_whole_numbers_as_json_has_them(value: float) -> None:
     extensions.check({"hops": value, "budget": {"calls": value, "tokens": value}})
 
 
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [
+        ("causation_id", "c" * 128),
+        ("correlation_id", "😀" * 128),
+        ("reply_to", "a" * 64),
+        ("idempotency_key", "k" * 256),
+        ("partition_key", "k" * 256),
+        ("data_ref", "d" * 1024),
+        ("signature", "s" * 8192),
+        ("path", ["a"] * 1024),
+        ("on_behalf_of", ["a"] * 1024),
+        ("labels", ["external"] * 64),
+        ("labels", ["l" * 64]),
+    ],
+)
+def test_both_sides_of_every_length(name: str, longest: Any) -> None:
+    """ENV-5."""
+    extensions.check({name: longest})
+    longer = [longest[0] * 65] if longest == ["l" * 64] else longest + longest[:1]
+    with pytest.raises(Rejected):
+        extensions.check({name: longer})
+
+
 @pytest.mark.parametrize("value", [-1, 1.5, 2**53, 1e300, "1", [1]])
 def test_other_numbers_are_refused(value: Any) -> None:
     """ENV-5."""

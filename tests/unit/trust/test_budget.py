@@ -22,6 +22,8 @@ def envelope(**extensions: Any) -> Envelope:
         ({"expires_at": "2026-01-02T00:00:01Z"}, None),
         ({"expires_at": "2026-01-02T00:00:00Z"}, "protocol.expired"),
         ({"expires_at": "2026-01-02T01:00:00+02:00"}, "protocol.expired"),
+        ({"expires_at": "2016-12-31T23:59:60Z"}, "protocol.expired"),
+        ({"expires_at": "2026-01-02t00:00:01.00000000000000000001z"}, None),
         ({"budget": {"deadline_at": "2026-01-01T00:00:00Z"}}, "protocol.expired"),
         ({"hops": 10}, None),
         ({"hops": 11, "path": ["a", "b"]}, "protocol.loop"),

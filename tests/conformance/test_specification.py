@@ -1,0 +1,82 @@
+"""The wire specification says what the code does: its examples are read by it, its tables name what it knows."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bus.broker.subjects import LANES, Subjects, token
+from bus.delivery.settlement import Verdict
+from bus.envelope import MAX_BYTES, MAX_DEPTH, SUPPORTED, Envelope, codec, extensions
+from bus.errors import Advice, ErrorInfo
+from bus.workflow import completions
+
+TEXT = (Path(__file__).parents[2] / "schemas" / "README.md").read_text(encoding="utf-8")
+EXAMPLES: list[Any] = [orjson.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
+ENVELOPES = [example for example in EXAMPLES if "version" in example]
+
+
+def first_cells(heading: str) -> list[str]:
+    """The names in the first column of the first table under a heading."""
+    section = re.split(r"\n#{2,3} ", TEXT.split(f"# {heading}\n", 1)[1])[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.parametrize("example", ENVELOPES)
+def test_the_example_messages_are_accepted(example: dict[str, Any]) -> None:
+    """EDGE-5: who copies an example is understood."""
+    assert Envelope.decode(orjson.dumps(example)).fields.items() >= example.items()
+
+
+def test_the_example_error_is_what_the_codec_says() -> None:
+    """REG-6."""
+    (example,) = [example for example in EXAMPLES if "code" in example]
+    with pytest.raises(Exception, match="hops") as caught:
+        extensions.check({"hops": "3"})
+    assert caught.value.info.to_wire() == example  # type: ignore[attr-defined]
+
+
+def test_the_example_error_message_holds_an_error_of_the_table() -> None:
+    """DEL-4."""
+    (example,) = [example for example in ENVELOPES if example["type"] == "error"]
+    assert ErrorInfo.from_wire(example["payload"]["error"]).to_wire() == example["payload"]["error"]
+
+
+def test_the_example_completions_are_read() -> None:
+    """DEL-2."""
+    (example,) = [example for example in EXAMPLES if "completed" in example]
+    (one,) = completions.decode(orjson.dumps(example))
+    assert orjson.loads(completions.encode([one])) == example
+
+
+def test_the_tables_name_every_field_and_extension() -> None:
+    """ENV-1, ENV-5."""
+    assert first_cells("Envelope") == list(codec.FIELDS)
+    assert first_cells("Extensions") == list(extensions.REGISTERED)
+
+
+def test_versions_limits_and_words_are_the_codes_own() -> None:
+    """ENV-3, SEC-7, OBS-1."""
+    assert f'The set is `["{", ".join(SUPPORTED)}"]` now' in TEXT
+    assert f"| bytes of a message | {MAX_BYTES:,} |" in TEXT
+    assert f"| levels of objects and arrays | {MAX_DEPTH} |" in TEXT
+    assert all(f"| `{advice}` |" in TEXT for advice in Advice)
+    assert all(f"`{verdict.value}`" in TEXT for verdict in Verdict)
+
+
+def test_the_subjects_are_the_codes_own() -> None:
+    """DEL-1, DEL-4, DEL-10."""
+    subjects = Subjects("bus")
+    assert first_cells("Subjects") == [
+        subjects.work("<to>", "<lane>", "<from>", "<type>"),
+        subjects.work("<to>", "<lane>", "<from>", "<type>").replace(".work.", ".history."),
+        "bus.v1.event.<from>.<workflow>.<type>",
+        subjects.dead("<agent>", "<reason>"),
+        subjects.done("<agent>"),
+    ]
+    assert subjects.event("a", "w", "t") == "bus.v1.event.a.w.t"
+    assert set(LANES) == {"high", "normal", "low"}
+    assert f"`wf 09` is `{token('wf 09')}`" in TEXT
