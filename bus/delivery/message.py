@@ -112,7 +112,9 @@ class Message:
             to=to,
             type=type,
             message_id=message_id
-            or derive_message_id(self.message_id, self._agent, f"key:{key}" if key else f"send:{self._ordinal}"),
+            or derive_message_id(
+                self.sender, self.message_id, self._agent, f"key:{key}" if key else f"send:{self._ordinal}"
+            ),
             trace_id=self.envelope.trace_id,
             session_id=self.envelope.session_id,
             workflow_id=self.envelope.workflow_id,

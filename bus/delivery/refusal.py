@@ -34,7 +34,7 @@ def refusal_message(
         sender=agent,
         to=subject.sender,
         type=ERROR_TYPE,
-        message_id=derive_message_id(about or f"seq:{delivery.stream_seq}", agent, ERROR_TYPE),
+        message_id=derive_message_id(subject.sender, about or f"seq:{delivery.stream_seq}", agent, ERROR_TYPE),
         trace_id=envelope.trace_id if envelope is not None else new_trace_id(),
         session_id=envelope.session_id if envelope is not None else None,
         workflow_id=envelope.workflow_id if envelope is not None else None,

@@ -307,6 +307,27 @@ async def test_a_handler_that_runs_again_sends_the_same_ids(bus: Bus, settings: 
     assert sorted(got) == [1, 2, 3]
 
 
+async def test_equal_ids_of_two_senders_are_two_messages(settings: Settings) -> None:
+    """DEL-2, DEL-7: a message is identified by sender and id, and so is what it causes."""
+    worker, sink, got = Agent("worker"), Agent("sink"), []
+
+    @worker.on("job")
+    async def job(payload: Any, message: Message) -> None:
+        await message.send("sink", "part", {"of": message.sender})
+
+    @sink.on("part")
+    async def part(payload: Any) -> None:
+        got.append(payload["of"])
+
+    async with worker.running(settings), sink.running(settings):
+        for sender in ("left", "right"):
+            async with Bus.connect(sender, settings=settings) as bus:
+                await bus.send("worker", "job", {}, message_id="m1")
+        while len(got) < 2:
+            await asyncio.sleep(0.02)
+    assert sorted(got) == ["left", "right"]
+
+
 async def test_replicas_share_the_work(bus: Bus, settings: Settings) -> None:
     """DEL-1: every message once, over three replicas."""
     handled: list[int] = []
