@@ -18,7 +18,7 @@ MAX_LABEL_CHARS = 120
 MAX_HEADING_CHARS = 48
 MAX_ACRONYM_CHARS = 6
 
-_BREAK = re.compile(r"[^\w\s'’-]+|[`*]+|\s-\s")
+_BREAK = re.compile(r"`[^`]*`|[^\w\s'’-]+|\s-\s")
 _NUMBERING = re.compile(
     r"^(?:\d+(?:\.\d+)*[.)]?|第[\d一二三四五六七八九十百]+[章节回部篇]|[一二三四五六七八九十]+、)\s*"
 )
@@ -29,9 +29,9 @@ _GENERIC = frozenset(
     stem(word) or word
     for word in re.findall(
         r"\w+",
-        "introduction overview summary note background conclusion general miscellaneous usage contents readme "
-        "about details basics example faq todo appendix description motivation 概述 简介 介绍 "
-        "说明 总结 背景",
+        "introduction overview summary note background conclusion general miscellaneous usage contents readme about "
+        "details basics example three four five six seven eight nine ten faq todo appendix description motivation "
+        "概述 简介 介绍 说明 总结 背景",
     )
 )
 
@@ -88,7 +88,7 @@ def phrases(texts: Sequence[str], weights: Sequence[float], ranks: Mapping[str, 
     for text, weight in zip(texts, weights, strict=True):
         for form in sorted({run for part in _BREAK.split(text) for run in _runs(part)}):
             key = tuple(tokens(form))
-            if key and all(token in ranks for token in pairs_only(key)):
+            if all(token in ranks for token in pairs_only(key)) and not _GENERIC.issuperset(key):
                 written[key][form] += 1
                 support[key] += weight
     found = []

@@ -35,10 +35,13 @@ FEEDBACK_TOKENS = 16
 FEEDBACK_WEIGHT = 0.5
 FRAGMENT_FACTOR = 0.7
 LEANING_FACTOR = 0.8
+SHORT_FACTOR = 0.8
+SHORT_TOKENS = 4
 QUESTION_FACTOR = 0.5
 CODE_FACTOR = 0.6
 CODE_SHARE = 0.4
 
+_CODE_SPAN = re.compile(r"`[^`]+`")
 _CODE = re.compile(r"`[^`]+`|\S*[_/=<>{}]\S*|\S+\.\S+")
 
 
@@ -70,7 +73,8 @@ class Pool:
         self._paragraphs = list(around.values())
         self._paragraph = numpy.array([numbers[s.file, s.block] for s in self.sentences], dtype=int)
         self._standing = numpy.array([_standing(sentence) for sentence in self.sentences])
-        self._sentence_ranking = Ranking(self.tokens)
+        # A name in a code span is a mention; only the prose around it says something about it.
+        self._sentence_ranking = Ranking([tokens(_CODE_SPAN.sub(" ", s.text)) for s in self.sentences])
         self._paragraph_ranking = Ranking(self._paragraphs)
         self._spread = Counter(token for found in self.tokens for token in set(found))
 
@@ -120,7 +124,7 @@ class Pool:
             found = self._paragraphs[number]
             for token, times in Counter(pairs_only(found)).items():
                 if token not in query and spread[token] > 1:
-                    mass[token] += score * times / len(found) * self.rarity(token)
+                    mass[token] += score * score * times / len(found) * self.rarity(token) * (spread[token] - 1)
         kept = sorted(mass, key=lambda token: (-round(mass[token], DECIMALS), token))[:FEEDBACK_TOKENS]
         return {token: mass[token] / mass[kept[0]] for token in kept}
 
@@ -158,6 +162,8 @@ def _standing(sentence: Sentence) -> float:
     standing = 1.0 if sentence.complete else FRAGMENT_FACTOR
     if sentence.leans:
         standing *= LEANING_FACTOR
+    if len(tokens(sentence.text)) <= SHORT_TOKENS:
+        standing *= SHORT_FACTOR
     if sentence.text.rstrip("\"'”’」』)）*_").endswith(("?", "？")):
         standing *= QUESTION_FACTOR
     code = sum(len(found) for found in _CODE.findall(sentence.text))

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from agents import labels, themes
-from agents.passages import Pool, Scored, best_first, relevant, without_repeats
+from agents.passages import MAX_RELEVANT, Pool, Scored, best_first, relevant, without_repeats
 from agents.sentences import Sentence, read_sentences
 from agents.words import pairs_only, tokens
 from schemas.brief import MAX_CANDIDATES, MIN_SENTENCES, Passage, Theme
@@ -61,7 +61,7 @@ def plan(
     by_place = {(s.file, s.order): s for s in everything}
     answers = {one.place: one.score for one in answering}
     asked = frozenset(tokens(goal))
-    enough = max(1, len(without_repeats(found)) // MIN_SENTENCES)
+    enough = max(1, len(without_repeats(answering[:MAX_RELEVANT])) // MIN_SENTENCES)
     planned: list[Theme] = []
     names: list[str] = []
     for group in _groups(found, asked, min(sections, enough)):

@@ -41,7 +41,3 @@ class Ranking:
             if index is not None and self._bm25 is not None:
                 total += query[token] * self._bm25.get_scores([index])
         return numpy.round(total, DECIMALS)
-
-    def knows(self, token: str) -> bool:
-        """Whether any text has this token."""
-        return token in self._vocabulary
