@@ -6,6 +6,7 @@ from bus.config import Settings, SettingsError
 from bus.delivery.dead_letters import DeadLetter
 from bus.delivery.message import Message
 from bus.delivery.outcome import Outcome
+from bus.delivery.settlement import RetryPolicy
 from bus.envelope import Envelope
 from bus.errors import (
     BrokerError,
@@ -36,6 +37,7 @@ __all__ = [
     "RegistryError",
     "Rejected",
     "RetryLater",
+    "RetryPolicy",
     "Settings",
     "SettingsError",
     "Sighting",

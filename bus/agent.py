@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from bus.broker.connection import Connection
@@ -13,8 +13,12 @@ from bus.config import Settings
 from bus.delivery.commits import Commits
 from bus.delivery.consumer import Consumer
 from bus.delivery.dedupe import Dedupe
-from bus.delivery.handler import Handler
+from bus.delivery.handler import Handler, HandlerMiddleware
+from bus.delivery.limits import Limits
+from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.pipeline import Pipeline
+from bus.delivery.publisher import Publisher
+from bus.delivery.settlement import RetryPolicy
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.telemetry.spans import Telemetry
 
@@ -26,16 +30,29 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Agent:
     """A named agent. Every process that runs it is one replica; replicas share its messages.
 
-    `concurrency` is how many messages one replica handles at once.
+    `concurrency` is how many messages one replica handles at once, `retry` the policy for failing ones (default: 5
+    attempts, or the setting `max_attempts`). `middleware` wraps every handler, `publish_middleware` every send;
+    `bus/delivery/middleware.py` shows how.
     """
 
-    def __init__(self, name: str, *, concurrency: int = 16) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        concurrency: int = 16,
+        retry: RetryPolicy | None = None,
+        middleware: Sequence[HandlerMiddleware] = (),
+        publish_middleware: Sequence[PublishMiddleware] = (),
+    ) -> None:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}, it must be at least 1")
         self.name = name
         self.concurrency = concurrency
+        self.retry = retry
+        self.middleware = tuple(middleware)
+        self.publish_middleware = tuple(publish_middleware)
         self._handlers: dict[str, Handler] = {}
 
     @property
@@ -43,12 +60,23 @@ class Agent:
         """The message types that it has handlers for, sorted."""
         return sorted(self._handlers)
 
-    def on(self, type: str, *, phase: str | None = None) -> Callable[[Function], Function]:
+    def on(
+        self,
+        type: str,
+        *,
+        phase: str | None = None,
+        retry: RetryPolicy | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> Callable[[Function], Function]:
         """Registers the decorated function for one message type.
 
         `async def f(payload: Model, message: Message) -> None`; the annotation of the payload decides how it is
         validated, `message` may be left out, and a plain `def` runs in a worker thread. `phase` is the workflow
-        phase of messages that come without one. Raises ValueError for a second handler of the same type or a
+        phase of messages that come without one, `retry` a policy of its own. In each replica at most `concurrency` of
+        them run at once and `rate_per_s` begin a second; one that takes longer than `timeout_s` fails as
+        `tool.timeout`. Raises ValueError for a second handler of the same type or a
         type that is not snake_case, TypeError for a signature that does not fit.
         """
 
@@ -57,7 +85,8 @@ class Agent:
                 raise ValueError(f"{type!r} is not a message type: snake_case, 1 to 64 characters")
             if type in self._handlers:
                 raise ValueError(f"{self.name} already has a handler for {type!r}")
-            self._handlers[type] = Handler.of(type, function, phase=phase)
+            limits = Limits(concurrency, rate_per_s, timeout_s)
+            self._handlers[type] = Handler.of(type, function, phase=phase, limits=limits, retry=retry)
             return function
 
         return register
@@ -75,7 +104,15 @@ class Agent:
         dedupe = Dedupe(connection, self.name)
         commits = Commits(connection, self.name, on_stored=dedupe.stored)
         pipeline = Pipeline(
-            connection, telemetry, agent=self.name, handlers=self._handlers, dedupe=dedupe, commits=commits
+            connection,
+            telemetry,
+            agent=self.name,
+            handlers=self._handlers,
+            retry=self.retry,
+            middleware=self.middleware,
+            publisher=Publisher(connection, telemetry, middleware=self.publish_middleware),
+            dedupe=dedupe,
+            commits=commits,
         )
         consumer = Consumer(connection, pipeline, agent=self.name, concurrency=self.concurrency)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from bus.broker.streams import provision
 from bus.config import Settings
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.message import as_json
+from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.outcome import Outcome, outcome_of
 from bus.delivery.publisher import Publisher
 from bus.envelope import Envelope, new_message_id, new_trace_id
@@ -29,24 +30,31 @@ from bus.workflow.tree import Tree, read_tree
 class Bus:
     """A client of the bus. Open it with `async with Bus.connect(...)`."""
 
-    def __init__(self, connection: Connection, telemetry: Telemetry, name: str) -> None:
+    def __init__(
+        self, connection: Connection, telemetry: Telemetry, name: str, middleware: Sequence[PublishMiddleware] = ()
+    ) -> None:
         self.name = name
         self.connection = connection
         self.artifacts = Artifacts(connection)
         self.dead_letters = DeadLetters(connection)
         self._telemetry = telemetry
-        self._publisher = Publisher(connection, telemetry)
+        self._publisher = Publisher(connection, telemetry, middleware=middleware)
 
     @classmethod
     @contextlib.asynccontextmanager
     async def connect(
-        cls, name: str = "client", *, settings: Settings | None = None, **overrides: Any
+        cls,
+        name: str = "client",
+        *,
+        settings: Settings | None = None,
+        middleware: Sequence[PublishMiddleware] = (),
+        **overrides: Any,
     ) -> AsyncIterator[Bus]:
         """Connects as `name`, the sender of what is sent, and closes on exit.
 
         Settings come from the environment and keyword arguments (`servers="nats://..."`). Without servers it starts
-        or joins the embedded broker. Raises BrokerError `broker.unavailable`, SettingsError, ValueError for a
-        name that is not an agent name.
+        or joins the embedded broker. `middleware` wraps every send. Raises BrokerError `broker.unavailable`,
+        SettingsError, ValueError for a name that is not an agent name.
         """
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
@@ -55,7 +63,7 @@ class Bus:
         telemetry = Telemetry(name, namespace=settings.namespace)
         try:
             await provision(connection)
-            yield cls(connection, telemetry, name)
+            yield cls(connection, telemetry, name, middleware)
         finally:
             await telemetry.close()
             await connection.close()
@@ -128,8 +136,7 @@ class Bus:
         return await read_tree(self.connection, workflow_id)
 
     async def _send(self, envelope: Envelope, parent: TraceContext | None) -> Envelope:
-        await self._publisher.publish(envelope, parent=parent)
-        return envelope
+        return await self._publisher.publish(envelope, parent=parent)
 
 
 class Workflow:

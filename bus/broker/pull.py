@@ -54,6 +54,10 @@ class Delivery(NamedTuple):
         """When the stream took it, by the server's clock."""
         return datetime.fromtimestamp(self.stored_ns / NANOSECONDS, UTC)
 
+    def age_s(self) -> float:
+        """How long ago the stream took it; clocks that disagree count as 0."""
+        return max(0.0, time.time() - self.stored_ns / NANOSECONDS)
+
     @classmethod
     def of(cls, message: Msg) -> Delivery:
         """Reads the sequence, attempt and time from the reply subject (both of the server's forms).

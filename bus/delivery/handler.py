@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from bus.contracts.validate import validate
+from bus.delivery.limits import NO_LIMITS, Limits
 from bus.delivery.message import Message
+from bus.delivery.settlement import RetryPolicy
 
 HandlerFunction = Callable[..., Any]
+CallNext = Callable[[Message], Awaitable[None]]
+HandlerMiddleware = Callable[[Message, CallNext], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +31,19 @@ class Handler:
     model: type[BaseModel] | None
     takes_message: bool
     is_coroutine: bool
+    limits: Limits
+    retry: RetryPolicy | None
 
     @classmethod
-    def of(cls, message_type: str, function: HandlerFunction, *, phase: str | None) -> Handler:
+    def of(
+        cls,
+        message_type: str,
+        function: HandlerFunction,
+        *,
+        phase: str | None = None,
+        limits: Limits = NO_LIMITS,
+        retry: RetryPolicy | None = None,
+    ) -> Handler:
         """Reads the signature: `(payload)` or `(payload, message)`.
 
         The payload's annotation may be a pydantic model, or anything else for the plain JSON value.
@@ -43,7 +57,10 @@ class Handler:
         ]
         if not 1 <= len(parameters) <= 2:
             raise TypeError(f"{name} must take (payload) or (payload, message), it takes {len(parameters)} parameters")
-        annotation = typing.get_type_hints(function).get(parameters[0].name)
+        try:
+            annotation = typing.get_type_hints(function).get(parameters[0].name)
+        except NameError as problem:
+            raise TypeError(f"{name}: {problem}; annotate with names that the module knows") from problem
         is_model = inspect.isclass(annotation) and issubclass(annotation, BaseModel)
         return cls(
             message_type=message_type,
@@ -52,15 +69,17 @@ class Handler:
             model=annotation if is_model else None,
             takes_message=len(parameters) == 2,
             is_coroutine=inspect.iscoroutinefunction(function),
+            limits=limits,
+            retry=retry,
         )
 
     def read(self, payload: Any) -> Any:
         """The payload as the function wants it. Raises Rejected `tool.validation_failed`."""
         return payload if self.model is None else validate(payload, self.model)
 
-    async def call(self, payload: Any, message: Message) -> None:
-        """Runs the function; a plain function runs in a worker thread, where it may block."""
-        arguments = (payload, message) if self.takes_message else (payload,)
+    async def call(self, message: Message) -> None:
+        """Runs the function on a message; a plain function runs in a worker thread, where it may block."""
+        arguments = (message.content, message) if self.takes_message else (message.content,)
         if self.is_coroutine:
             await self.function(*arguments)
         else:

@@ -18,11 +18,23 @@ from bus.workflow.state import WorkflowState
 class Message:
     """One delivery of one envelope to one handler.
 
+    `content` is the payload as the handler gets it, `attempt` counts the deliveries from 1.
     What it sends has ids derived from this message, so a handler that runs again after a crash sends the same
     ids and nothing downstream doubles.
     """
 
-    __slots__ = ("_agent", "_ordinal", "_phase", "_publisher", "_span", "_state", "artifacts", "attempt", "envelope")
+    __slots__ = (
+        "_agent",
+        "_ordinal",
+        "_phase",
+        "_publisher",
+        "_span",
+        "_state",
+        "artifacts",
+        "attempt",
+        "content",
+        "envelope",
+    )
 
     def __init__(
         self,
@@ -30,6 +42,7 @@ class Message:
         *,
         agent: str,
         attempt: int,
+        content: Any,
         phase: str | None,
         span: Span,
         publisher: Publisher,
@@ -38,6 +51,7 @@ class Message:
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
+        self.content = content
         self.artifacts = artifacts
         self._state = state
         self._agent = agent
@@ -124,8 +138,7 @@ class Message:
             extensions={**budget.inherit(self.envelope, self._agent), **(extensions or {})},
             payload=as_json(payload),
         )
-        await self._publisher.publish(draft, parent=self._span.context)
-        return draft
+        return await self._publisher.publish(draft, parent=self._span.context)
 
     async def reply(self, type: str, payload: BaseModel | dict[str, Any] | Any, **options: Any) -> Envelope:
         """Sends to the sender of this message, or to its `reply_to`; options as `send`."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,8 +24,10 @@ from bus.delivery.attributes import message_attributes
 from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
-from bus.delivery.handler import Handler
+from bus.delivery.handler import CallNext, Handler, HandlerMiddleware
+from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
+from bus.delivery.middleware import wrap
 from bus.delivery.publisher import Publisher
 from bus.delivery.refusal import refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
@@ -48,10 +50,33 @@ ACK = Settlement(Verdict.ACK)
 REFUSAL_TTL_S = 86400
 
 
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where messages of one type go: the handler inside its limits and the middleware, and its retry policy."""
+
+    handler: Handler
+    policy: RetryPolicy
+    run: CallNext
+
+    @classmethod
+    def of(cls, handler: Handler, policy: RetryPolicy, middleware: Sequence[HandlerMiddleware]) -> _Route:
+        run: CallNext = handler.call
+        if handler.limits != NO_LIMITS:
+            gate = Gate(handler.limits)
+
+            async def limited(message: Message) -> None:
+                async with gate.turn():
+                    await handler.call(message)
+
+            run = limited
+        return cls(handler, handler.retry or policy, wrap(run, middleware))
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far one delivery has come; what the later steps need of the earlier ones."""
 
+    policy: RetryPolicy
     subject: WorkSubject | None = None
     envelope: Envelope | None = None
     claimed: bytes | None = None
@@ -67,21 +92,25 @@ class Pipeline:
         *,
         agent: str,
         handlers: Mapping[str, Handler],
+        retry: RetryPolicy | None,
+        middleware: Sequence[HandlerMiddleware],
+        publisher: Publisher,
         dedupe: Dedupe,
         commits: Commits,
     ) -> None:
         settings = connection.settings
+        policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
         self._connection = connection
         self._telemetry = telemetry
         self._agent = agent
-        self._handlers = handlers
+        self._routes = {type: _Route.of(handler, policy, middleware) for type, handler in handlers.items()}
         self._dedupe = dedupe
         self._commits = commits
-        self._publisher = Publisher(connection, telemetry)
+        self._publisher = publisher
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
         self._max_hops = settings.max_hops
-        self._policy = RetryPolicy(max_attempts=settings.max_attempts)
+        self._policy = policy
 
     async def run(self, delivery: Delivery, ended: Callable[[Delivery], None]) -> None:
         """Takes one delivery from bytes to its settlement; `ended` is called when that is done.
@@ -89,7 +118,7 @@ class Pipeline:
         A handled one is settled with others, after this returns. Cancelled while the handler runs, it gives the
         claim and the message back. When the broker cannot take the settlement, the message comes again.
         """
-        progress = _Progress()
+        progress = _Progress(self._policy)
         span = None
         failure: ErrorInfo | None = None
         settlement: Settlement | None = None
@@ -116,7 +145,13 @@ class Pipeline:
         if failure is not None:
             if progress.claimed is not None:
                 self._dedupe.release(progress.claimed)
-            settlement = decide(failure, attempt=delivery.attempt, policy=self._policy, jitter=random.random())
+            settlement = decide(
+                failure,
+                attempt=delivery.attempt,
+                policy=progress.policy,
+                jitter=random.random(),
+                age_s=delivery.age_s(),
+            )
         if settlement is None:
             return
         try:
@@ -146,8 +181,8 @@ class Pipeline:
     ) -> Settlement | None:
         identity.verify(envelope, subject)
         budget.check(envelope, max_hops=self._max_hops)
-        handler = self._handlers.get(envelope.type)
-        if handler is None:
+        route = self._routes.get(envelope.type)
+        if route is None:
             if envelope.type == "error":
                 # Somebody refused what this agent sent, and it has no handler for that: leave a trace.
                 log.warning(
@@ -159,8 +194,15 @@ class Pipeline:
                 return ACK
             raise error(
                 "protocol.no_handler",
-                f"{self._agent} has no handler for {envelope.type!r}; it handles {', '.join(sorted(self._handlers))}",
-                handles=sorted(self._handlers),
+                f"{self._agent} has no handler for {envelope.type!r}; it handles {', '.join(sorted(self._routes))}",
+                handles=sorted(self._routes),
+            )
+        handler, progress.policy = route.handler, route.policy
+        if route.policy.max_age_s is not None and delivery.age_s() > route.policy.max_age_s:
+            raise error(
+                "protocol.expired",
+                f"stored {delivery.age_s():.0f} s ago, over the age limit of {route.policy.max_age_s:.0f} s",
+                limit=route.policy.max_age_s,
             )
         key = digest(envelope.sender, envelope.message_id)
         claim = await self._dedupe.claim(key, redelivered=delivery.attempt > 1)
@@ -175,16 +217,16 @@ class Pipeline:
         if claim is Claim.HELD:
             return Settlement(Verdict.NAK, delay_s=HELD_RETRY_S)
         progress.claimed = key
-        if delivery.attempt > self._policy.max_attempts + CRASH_MARGIN:
+        if delivery.attempt > route.policy.max_attempts + CRASH_MARGIN:
             raise error(
                 "tool.execution_failed",
                 f"delivered {delivery.attempt} times and never settled; handling it probably ends the process",
             )
-        payload = handler.read(envelope.payload)
         message = Message(
             envelope,
             agent=self._agent,
             attempt=delivery.attempt,
+            content=handler.read(envelope.payload),
             phase=envelope.phase or handler.phase,
             span=span,
             publisher=self._publisher,
@@ -192,7 +234,7 @@ class Pipeline:
             state=self._state,
         )
         started_at, started = datetime.now(UTC), time.perf_counter()
-        await handler.call(payload, message)
+        await route.run(message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         self._dedupe.complete(key)
 
@@ -286,9 +328,9 @@ class Pipeline:
         if envelope is not None:
             attributes |= message_attributes("process", envelope)
             name = f"process {envelope.to}.{envelope.type}"
-            handler = self._handlers.get(envelope.type)
-            if envelope.phase is None and handler is not None and handler.phase is not None:
-                attributes["bus.phase"] = handler.phase
+            route = self._routes.get(envelope.type)
+            if envelope.phase is None and route is not None and route.handler.phase is not None:
+                attributes["bus.phase"] = route.handler.phase
         return self._telemetry.start(
             name,
             SpanKind.CONSUMER,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from opentelemetry.trace import SpanKind
 
 from bus.broker.connection import Connection
-from bus.broker.store import Stored, store
+from bus.broker.store import store
 from bus.broker.subjects import BROADCAST, LANES
 from bus.delivery.attributes import message_attributes
+from bus.delivery.middleware import PublishMiddleware, wrap
 from bus.envelope import Envelope, dedupe_header
 from bus.errors import BusError
 from bus.telemetry.context import TraceContext
@@ -17,11 +20,14 @@ from bus.telemetry.spans import Telemetry
 class Publisher:
     """Sends envelopes over one connection. Safe to use from many tasks."""
 
-    __slots__ = ("_connection", "_telemetry")
+    __slots__ = ("_connection", "_middleware", "_telemetry")
 
-    def __init__(self, connection: Connection, telemetry: Telemetry) -> None:
+    def __init__(
+        self, connection: Connection, telemetry: Telemetry, *, middleware: Sequence[PublishMiddleware] = ()
+    ) -> None:
         self._connection = connection
         self._telemetry = telemetry
+        self._middleware = middleware
 
     async def publish(
         self,
@@ -30,14 +36,30 @@ class Publisher:
         parent: TraceContext | None = None,
         ttl_s: int | None = None,
         timeout_s: float | None = None,
-    ) -> Stored:
-        """Publishes and waits until the broker has stored it.
+    ) -> Envelope:
+        """Publishes through the middleware, waits until the broker has stored it, and returns what was stored.
 
         To one agent it goes on the work subject of its priority, to `*` on the event subject. The broker
         counts the same `from` and `message_id` once within two minutes. `ttl_s`: forgotten after that many
         seconds if nobody took it. Raises `broker.unavailable` after `timeout_s` (default: the setting
         `publish_timeout_s`), `broker.full`, `protocol.too_large`. Cancelled, it may or may not be stored.
         """
+        if not self._middleware:
+            await self._store(envelope, parent, ttl_s, timeout_s)
+            return envelope
+        sent = envelope
+
+        async def innermost(changed: Envelope) -> None:
+            nonlocal sent
+            sent = changed
+            await self._store(changed, parent, ttl_s, timeout_s)
+
+        await wrap(innermost, self._middleware)(envelope)
+        return sent
+
+    async def _store(
+        self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
+    ) -> None:
         subject = self._subject(envelope)
         destination = f"{envelope.to}.{envelope.type}"
         span = self._telemetry.start(
@@ -62,7 +84,6 @@ class Publisher:
             )
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
-            return stored
         except BusError as problem:
             span.fail(problem.info.code, problem.info.message)
             raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
-from bus.errors import ErrorInfo
+from bus.errors import ErrorInfo, kind
 
 
 class Verdict(Enum):
@@ -26,23 +27,47 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how fast a failing message is tried again."""
+    """How often and how fast a failing message is tried again.
+
+    The delay before attempt n+1 is drawn from 0 to `base_s * 2**(n-1)`, at most `cap_s` (with `jitter=False` it is that
+    bound itself), and comes on top of what the failure asks for (`retry_after_ms`). No attempt begins later than
+    `max_age_s` after the message was stored. `by_code` holds other policies for single error codes.
+    Raises ValueError for values that make no sense and KeyError for a code that the error table does not have.
+    """
 
     max_attempts: int = 5
     base_s: float = 0.5
     cap_s: float = 60.0
+    jitter: bool = True
+    max_age_s: float | None = None
+    by_code: Mapping[str, RetryPolicy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.base_s < 0 or self.cap_s < 0 or (self.max_age_s or 0) < 0:
+            raise ValueError(f"{self} makes no sense: attempts from 1, seconds from 0")
+        object.__setattr__(self, "by_code", {kind(code).code: policy for code, policy in self.by_code.items()})
+
+    def for_code(self, code: str) -> RetryPolicy:
+        """The policy for one error code."""
+        return self.by_code.get(code, self)
 
 
-def decide(failure: ErrorInfo | None, *, attempt: int, policy: RetryPolicy, jitter: float) -> Settlement:
-    """Decides from the failure (None: it was handled), the attempt (from 1) and `jitter` in [0, 1).
+def decide(
+    failure: ErrorInfo | None, *, attempt: int, policy: RetryPolicy, jitter: float, age_s: float = 0.0
+) -> Settlement:
+    """Decides from the failure (None: it was handled), the attempt (from 1), `jitter` in [0, 1) and the age.
 
-    Only what is retryable is tried again, after a full-jitter exponential delay and never earlier than the
-    failure's `retry_after_ms`; everything else, and the last attempt, is a dead letter.
+    Only what is retryable is tried again; everything else, the last attempt, and what would be too old by then is
+    a dead letter.
     """
     if failure is None:
         return Settlement(Verdict.ACK)
+    policy = policy.for_code(failure.code)
     if not failure.retryable or attempt >= policy.max_attempts:
         return Settlement(Verdict.DEAD)
     ceiling_s = min(policy.cap_s, policy.base_s * 2.0 ** min(attempt - 1, 32))
-    asked_s = failure.details.get("retry_after_ms", 0) / 1000
-    return Settlement(Verdict.NAK, delay_s=asked_s + ceiling_s * jitter)
+    asked_s = (failure.retry_after_ms or 0) / 1000
+    delay_s = asked_s + ceiling_s * (jitter if policy.jitter else 1.0)
+    if policy.max_age_s is not None and age_s + delay_s > policy.max_age_s:
+        return Settlement(Verdict.DEAD)
+    return Settlement(Verdict.NAK, delay_s=delay_s)

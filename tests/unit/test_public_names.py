@@ -19,6 +19,7 @@ def test_the_sorted_public_names() -> None:
         "RegistryError",
         "Rejected",
         "RetryLater",
+        "RetryPolicy",
         "Settings",
         "SettingsError",
         "Sighting",

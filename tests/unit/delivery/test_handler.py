@@ -18,9 +18,9 @@ def test_signatures_that_fit() -> None:
     async def both(order: Order, message: Message) -> None: ...
     def payload_only(order: dict[str, Any]) -> None: ...
 
-    read = Handler.of("order", both, phase=None)
+    read = Handler.of("order", both)
     assert (read.model, read.takes_message, read.is_coroutine) == (Order, True, True)
-    read = Handler.of("order", payload_only, phase=None)
+    read = Handler.of("order", payload_only)
     assert (read.model, read.takes_message, read.is_coroutine) == (None, False, False)
 
 
@@ -30,7 +30,14 @@ def test_signatures_that_do_not_fit_are_refused_by_name() -> None:
 
     for function in (nothing, three):
         with pytest.raises(TypeError, match=re.escape(function.__qualname__)):
-            Handler.of("order", function, phase=None)
+            Handler.of("order", function)
+
+
+def test_an_annotation_that_cannot_be_found_is_told() -> None:
+    async def handle(order: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(TypeError, match="Missing"):
+        Handler.of("order", handle)
 
 
 def test_an_agent_refuses_what_it_could_not_run() -> None:
