@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from opentelemetry.trace import SpanKind
 from pydantic import BaseModel
 
 from bus.broker.connection import Connection
@@ -21,7 +20,7 @@ from bus.delivery.publisher import Publisher
 from bus.envelope import Envelope, new_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
 from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import Telemetry
+from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.sightings import Sighting, sightings
 from bus.workflow.tree import Tree, read_tree
@@ -187,11 +186,12 @@ class Workflow:
 
     def _open_root(self) -> TraceContext | None:
         span = self._bus._telemetry.start(
-            f"invoke_workflow {self.name}",
+            lambda: f"invoke_workflow {self.name}",
             SpanKind.INTERNAL,
             trace_id=self.trace_id,
             parent=None,
-            attributes={"bus.workflow_id": self.id, "bus.workflow.name": self.name},
+            sampling_key=self.id,
+            attributes=lambda: {"bus.workflow_id": self.id, "bus.workflow.name": self.name},
         )
         span.end()
         return span.context

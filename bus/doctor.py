@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.util import find_spec
-from urllib.parse import urlparse
+from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.broker.survey import agent_queues, stream_sizes
 from bus.delivery.dead_letters import DeadLetters
+from bus.telemetry import sampling
+from bus.telemetry.otlp import endpoint
 
 OLDEST_SERVER = (2, 11)
 FULL_SHARE = 0.8
+REACH_S = 2.0
 
 
 class Grade(StrEnum):
@@ -129,25 +132,27 @@ async def _dead_letters(connection: Connection) -> list[Finding]:
 
 
 def _telemetry() -> list[Finding]:
-    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if not endpoint:
-        return [
-            Finding(
-                Grade.GOOD,
-                "tracing",
-                "off; set OTEL_EXPORTER_OTLP_ENDPOINT (http://127.0.0.1:4318) to export spans",
-            )
-        ]
-    if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.exporter.otlp") is None:
+    url = endpoint()
+    if url is None:
+        off = "off; set OTEL_EXPORTER_OTLP_ENDPOINT (http://127.0.0.1:4318) to export spans"
+        return [Finding(Grade.GOOD, "tracing", off)]
+    share = f"{sampling.ratio():.0%} of workflows"
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    if protocol == "grpc":
         return [
             Finding(
                 Grade.BAD,
                 "tracing",
-                "an endpoint is set, but no exporter is installed",
-                "pip install 'envelope-bus[otlp]'",
+                "OTEL_EXPORTER_OTLP_PROTOCOL=grpc, but spans are sent over HTTP",
+                "use the receiver's HTTP port (4318) and http/json",
             )
         ]
-    return [Finding(Grade.GOOD, "tracing", f"spans go to {urlparse(endpoint).netloc or endpoint}")]
+    try:
+        with socket.create_connection((urlsplit(url).hostname or "", urlsplit(url).port or 80), REACH_S):
+            return [Finding(Grade.GOOD, "tracing", f"{share} to {url}")]
+    except OSError as problem:
+        message = f"spans go to {url}, but nobody listens there: {problem.strerror or problem}"
+        return [Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")]
 
 
 def _copies(replicas: int) -> str:

@@ -13,9 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-
-from opentelemetry.trace import SpanKind
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
@@ -34,7 +31,7 @@ from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import Span, Telemetry
+from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.completions import Completion
@@ -320,25 +317,25 @@ class Pipeline:
             log.warning("%s comes again after its ack wait: %s", self._what(progress), problem.info.message)
 
     def _open_span(self, delivery: Delivery, envelope: Envelope | None) -> Span:
-        parent = TraceContext.from_headers(delivery.headers)
-        if not self._telemetry.is_exporting:
-            return Span(parent)
-        attributes: dict[str, Any] = {"bus.attempt": delivery.attempt}
-        name = f"process {self._agent}"
+        trace_id = envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}"
+        return self._telemetry.start(
+            lambda: f"process {envelope.to}.{envelope.type}" if envelope is not None else f"process {self._agent}",
+            SpanKind.CONSUMER,
+            trace_id=trace_id,
+            parent=TraceContext.from_headers(delivery.headers),
+            sampling_key=(envelope.workflow_id if envelope is not None else None) or trace_id,
+            link_parent=True,
+            attributes=lambda: self._attributes(delivery, envelope),
+        )
+
+    def _attributes(self, delivery: Delivery, envelope: Envelope | None) -> dict[str, str | int | float | bool]:
+        attributes: dict[str, str | int | float | bool] = {"bus.attempt": delivery.attempt}
         if envelope is not None:
             attributes |= message_attributes("process", envelope)
-            name = f"process {envelope.to}.{envelope.type}"
             route = self._routes.get(envelope.type)
             if envelope.phase is None and route is not None and route.handler.phase is not None:
                 attributes["bus.phase"] = route.handler.phase
-        return self._telemetry.start(
-            name,
-            SpanKind.CONSUMER,
-            trace_id=envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}",
-            parent=parent,
-            link_parent=True,
-            attributes=attributes,
-        )
+        return attributes
 
     def _what(self, progress: _Progress) -> str:
         if progress.envelope is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opentelemetry.trace import SpanKind
-
 from bus.broker.connection import Connection
 from bus.broker.store import store
 from bus.broker.subjects import BROADCAST, LANES
@@ -14,7 +12,7 @@ from bus.delivery.middleware import PublishMiddleware, wrap
 from bus.envelope import Envelope, dedupe_header
 from bus.errors import BusError
 from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import Telemetry
+from bus.telemetry.spans import SpanKind, Telemetry
 
 
 class Publisher:
@@ -61,13 +59,13 @@ class Publisher:
         self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
     ) -> None:
         subject = self._subject(envelope)
-        destination = f"{envelope.to}.{envelope.type}"
         span = self._telemetry.start(
-            f"send {destination}",
+            lambda: f"send {envelope.to}.{envelope.type}",
             SpanKind.PRODUCER,
             trace_id=envelope.trace_id,
             parent=parent,
-            attributes=message_attributes("send", envelope) if self._telemetry.is_exporting else None,
+            sampling_key=envelope.workflow_id or envelope.trace_id,
+            attributes=lambda: message_attributes("send", envelope),
         )
         headers = {"Nats-Msg-Id": dedupe_header(envelope.sender, envelope.message_id)}
         if span.context is not None:

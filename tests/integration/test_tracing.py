@@ -11,10 +11,15 @@ from typing import Any
 import nats
 import orjson
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bus import Agent, Bus, Message, RetryLater, Settings
 from tests.integration.test_delivery import emptied, settled_dead_letters
+
+
+def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
+    """OTLP attributes as a dict; its JSON form writes integers as strings."""
+    read = {"stringValue": str, "intValue": int, "boolValue": bool, "doubleValue": float}
+    return {one["key"]: read[kind](value) for one in attributes for kind, value in one["value"].items()}
 
 
 class Received:
@@ -25,25 +30,23 @@ class Received:
         self.endpoint = ""
 
     def add(self, body: bytes) -> None:
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            about = {one.key: one.value.string_value for one in resource.resource.attributes}
-            for scope in resource.scope_spans:
-                for span in scope.spans:
+        for resource in orjson.loads(body)["resourceSpans"]:
+            about = plain(resource["resource"]["attributes"])
+            for scope in resource["scopeSpans"]:
+                for span in scope["spans"]:
+                    assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
                     self.spans.append(
                         {
                             "service": about["service.name"],
-                            "name": span.name,
-                            "kind": span.kind,
-                            "trace": span.trace_id.hex(),
-                            "id": span.span_id.hex(),
-                            "parent": span.parent_span_id.hex(),
-                            "links": [link.span_id.hex() for link in span.links],
-                            "events": [event.name for event in span.events],
-                            "error": span.status.code == 2,
-                            **{
-                                one.key: getattr(one.value, one.value.WhichOneof("value") or "string_value")
-                                for one in span.attributes
-                            },
+                            "name": span["name"],
+                            "kind": span["kind"],
+                            "trace": span["traceId"],
+                            "id": span["spanId"],
+                            "parent": span.get("parentSpanId", ""),
+                            "links": [link["spanId"] for link in span.get("links", [])],
+                            "events": [event["name"] for event in span.get("events", [])],
+                            "error": span.get("status", {}).get("code") == 2,
+                            **plain(span["attributes"]),
                         }
                     )
 

@@ -1,0 +1,100 @@
+"""The recorder: ended spans wait here and are exported in batches by a thread of their own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Any, Protocol
+
+log = logging.getLogger("bus.telemetry")
+
+QUEUE_SPANS = 65_536
+BATCH_SPANS = 1024
+INTERVAL_S = 0.5
+
+
+class SpanRecord:
+    """One ended or running span. Times are epoch nanoseconds; ids are lower-case hex."""
+
+    __slots__ = (
+        "attributes", "end_ns", "error", "events", "kind", "links", "name", "parent_span_id", "span_id", "start_ns",
+        "trace_id", "trace_state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        kind: int,
+        trace_id: str,
+        span_id: str,
+        parent_span_id: str,
+        trace_state: str,
+        links: tuple[tuple[str, str], ...],
+        attributes: dict[str, Any],
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.trace_id = trace_id
+        self.span_id = span_id
+        self.parent_span_id = parent_span_id
+        self.trace_state = trace_state
+        self.links = links
+        self.attributes = attributes
+        self.events: list[tuple[int, str, dict[str, Any]]] = []
+        self.error: str | None = None
+        self.start_ns = time.time_ns()
+        self.end_ns = 0
+
+
+class Exporter(Protocol):
+    """Where batches go. Called from the recorder's thread; returns whether the batch arrived."""
+
+    def export(self, spans: list[SpanRecord]) -> bool: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Recorder:
+    """Takes ended spans from any task and never waits. What does not fit, or does not arrive, is counted."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+        self._waiting: deque[SpanRecord] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self.dropped = 0
+        self.exported = 0
+        self._thread = threading.Thread(target=self._run, name="span export", daemon=True)
+        self._thread.start()
+
+    def add(self, span: SpanRecord) -> None:
+        """Takes an ended span; drops it when the queue is full."""
+        if len(self._waiting) >= QUEUE_SPANS:
+            self.dropped += 1
+            return
+        self._waiting.append(span)
+        if len(self._waiting) == BATCH_SPANS:
+            self._wake.set()
+
+    def close(self, timeout_s: float) -> None:
+        """Exports what waits, within `timeout_s`; blocks. What is left then is counted and told."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        self.dropped += len(self._waiting)
+        if self.dropped:
+            log.warning("%d spans were not exported (%d were)", self.dropped, self.exported)
+        self._exporter.close()
+
+    def _run(self) -> None:
+        while not (self._closing and not self._waiting):
+            self._wake.wait(INTERVAL_S)
+            self._wake.clear()
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_SPANS))]
+                if self._exporter.export(batch):
+                    self.exported += len(batch)
+                else:
+                    self.dropped += len(batch)
