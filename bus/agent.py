@@ -99,8 +99,12 @@ class Agent:
         `grace_s`, hands the rest back, and closes the connection. Raises BrokerError when it cannot start.
         """
         settings = settings or Settings.load(**overrides)
-        connection = await Connection.open(settings, name=self.name)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
+        try:
+            connection = await Connection.open(settings, name=self.name)
+        except BaseException:
+            await telemetry.close()
+            raise
         dedupe = Dedupe(connection, self.name)
         commits = Commits(connection, self.name, on_stored=dedupe.stored)
         pipeline = Pipeline(

@@ -58,14 +58,13 @@ class Bus:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
         settings = settings or Settings.load(**overrides)
-        connection = await Connection.open(settings, name=name)
-        telemetry = Telemetry(name, namespace=settings.namespace)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            telemetry = Telemetry(name, namespace=settings.namespace)
+            stack.push_async_callback(telemetry.close)
+            connection = await Connection.open(settings, name=name)
+            stack.push_async_callback(connection.close)
             await provision(connection)
             yield cls(connection, telemetry, name, middleware)
-        finally:
-            await telemetry.close()
-            await connection.close()
 
     async def send(
         self,

@@ -34,12 +34,12 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     found = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status = found.answers.pop(0) if found.answers else 200
             if status == 200:
                 found.names += [one["name"] for one in body["resourceSpans"][0]["scopeSpans"][0]["spans"]]
-                found.headers = dict(self.headers)
+                found.headers = {name.lower(): value for name, value in self.headers.items()}
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
