@@ -1,7 +1,7 @@
-"""Messages a second and CPU a message, publisher and consumer in two processes, against raw nats-py.
+"""Messages a second and CPU a message, publisher and consumer in two processes, side by side with the alternatives.
 
-Each way runs in turn, several rounds; the table shows medians and ratios. Compare the CPU: wall-clock rates depend on
-what else the machine does.
+All ways run in turn, several rounds; the table shows medians and ratios to raw nats-py. Compare the CPU: wall-clock
+rates depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -12,180 +12,152 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import nats
-import orjson
-from nats.js.api import ConsumerConfig, RetentionPolicy, StreamConfig
-from pydantic import BaseModel
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bus import Agent, Bus, Envelope, Settings
+from tests.bench.ways import Task, environment, ways
 from tests.servers import NatsServer
 
-IN_FLIGHT = 64
-
-
-class Work(BaseModel):
-    """A realistic payload; the whole envelope has about 700 bytes."""
-
-    number: int
-    question: str
-    keywords: list[str]
-
-
-def payload(number: int) -> dict[str, Any]:
-    return {
-        "number": number,
-        "question": "How does the bus make sure that no message is lost?",
-        "keywords": ["delivery", "acknowledgement", "stream"],
-    }
-
-
-async def raw_publish(url: str, name: str, count: int) -> float:
-    client = await nats.connect(url)
-    started = time.process_time()
-    js = client.jetstream()
-    body = Envelope(sender="load", to="worker", type="work", workflow_id="w", payload=payload(0)).encode()
-    slots = asyncio.Semaphore(IN_FLIGHT)
-
-    async def one(n: int) -> None:
-        async with slots:
-            await js.publish(f"{name}.work", body, headers={"Nats-Msg-Id": str(n)})
-
-    await asyncio.gather(*(one(n) for n in range(count)))
-    used = time.process_time() - started
-    await client.close()
-    return used
-
-
-async def raw_consume(url: str, name: str, count: int) -> float:
-    client = await nats.connect(url)
-    js = client.jetstream()
-    await js.add_stream(
-        StreamConfig(name=name, subjects=[f"{name}.>"], retention=RetentionPolicy.WORK_QUEUE, max_bytes=256 << 20)
-    )
-    subscription = await js.pull_subscribe(f"{name}.work", "worker", config=ConsumerConfig(max_ack_pending=10_000))
-    print("ready", flush=True)
-    started = time.process_time()
-    done = 0
-    while done < count:
-        try:
-            batch = await subscription.fetch(100, timeout=5)
-        except nats.errors.TimeoutError:
-            continue
-        for message in batch:
-            orjson.loads(message.data)
-            await message.ack()
-        done += len(batch)
-    used = time.process_time() - started
-    await client.close()
-    return used
-
-
-async def bus_publish(url: str, name: str, count: int) -> float:
-    settings = Settings.load(servers=url, namespace=name, work_max_bytes=256 << 20)
-    slots = asyncio.Semaphore(IN_FLIGHT)
-    async with Bus.connect("load", settings=settings) as bus:
-        started = time.process_time()
-
-        async def one(n: int) -> None:
-            async with slots:
-                await bus.send("worker", "work", payload(n), workflow_id="w")
-
-        await asyncio.gather(*(one(n) for n in range(count)))
-        return time.process_time() - started
-
-
-async def bus_consume(url: str, name: str, count: int) -> float:
-    settings = Settings.load(servers=url, namespace=name, work_max_bytes=256 << 20)
-    agent, done, finished = Agent("worker", concurrency=256), 0, asyncio.Event()
-
-    @agent.on("work")
-    async def work(payload: Work) -> None:
-        nonlocal done
-        done += 1
-        if done == count:
-            finished.set()
-
-    async with agent.running(settings):
-        print("ready", flush=True)
-        started = time.process_time()
-        await finished.wait()
-        return time.process_time() - started
-
-
-WAYS = {"raw nats-py": (raw_publish, raw_consume), "envelope-bus": (bus_publish, bus_consume)}
+BASE = "raw nats-py"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run of one way."""
+    """One run of one way; CPU in microseconds a message."""
 
     rate: float
-    publisher_us: float
-    consumer_us: float
+    publish_us: float
+    consume_us: float
+
+    @property
+    def cpu_us(self) -> float:
+        """Both sides together."""
+        return self.publish_us + self.consume_us
 
 
-def side(way: str, part: int, url: str, name: str, count: int) -> None:
-    """Runs one side in this process and prints the CPU seconds between connecting and closing."""
-    print(f"cpu {asyncio.run(WAYS[way][part](url, name, count))}", flush=True)
+@contextmanager
+def span_receiver() -> Iterator[str]:
+    """An OTLP endpoint that reads and forgets."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
-def run(way: str, url: str, count: int) -> Sample:
-    name = f"b{uuid.uuid4().hex[:8]}"
+def side(way: str, part: str, loop: str, task: Task) -> None:
+    """Runs one side in this process and prints its CPU seconds."""
+    found = ways("")[way]
+    work = found.publish if part == "publish" else found.consume
 
-    def begin(part: int) -> subprocess.Popen[str]:
+    async def run() -> float:
+        return await work(task)
+
+    if loop == "uvloop":
+        import uvloop
+
+        used = uvloop.run(run())
+    else:
+        used = asyncio.run(run())
+    print(f"cpu {used}", flush=True)
+
+
+def run(way: str, receiver: str, loop: str, task: Task) -> Sample:
+    """One run: the consumer first, then the publisher; the clock runs from its first message to the last handled."""
+
+    def begin(part: str) -> subprocess.Popen[str]:
+        numbers = [str(task.count), str(task.extra_bytes)]
         return subprocess.Popen(
-            [sys.executable, __file__, "--side", way, str(part), url, name, "--messages", str(count)],
-            stdout=subprocess.PIPE, text=True,
+            [sys.executable, __file__, "--side", way, part, loop, task.url, task.name, *numbers],
+            stdout=subprocess.PIPE, text=True, env=environment(ways(receiver)[way]),
         )  # fmt: skip
 
-    consumer = begin(1)
-    assert consumer.stdout is not None
-    assert consumer.stdout.readline() == "ready\n"
+    def cpu_us(output: str) -> float:
+        return float(output.split("cpu ")[1]) * 1e6 / task.count
+
+    sides = []
+    for part in ("consume", "publish"):
+        sides.append(begin(part))
+        output = sides[-1].stdout
+        assert output is not None
+        while (line := output.readline()) != "ready\n":
+            assert line, f"{way}: the {part} side ended"
     started = time.perf_counter()
-    publisher = begin(0)
-    consumed, _ = consumer.communicate(timeout=300)
-    elapsed = time.perf_counter() - started
-    published, _ = publisher.communicate(timeout=300)
-    cpu = [float(text.split()[1]) * 1e6 / count for text in (published, consumed)]
-    return Sample(count / elapsed, *cpu)
+    consumed, _ = sides[0].communicate(timeout=600)
+    elapsed_s = time.perf_counter() - started
+    published, _ = sides[1].communicate(timeout=600)
+    return Sample(task.count / elapsed_s, cpu_us(published), cpu_us(consumed))
+
+
+def measure(options: argparse.Namespace, url: str, receiver: str) -> None:
+    """Runs all ways in turn and prints the table."""
+    names = [name for name in ways(receiver) if not options.only or name in {BASE, *options.only}]
+    samples: dict[str, list[Sample]] = {name: [] for name in names}
+    for _ in range(options.rounds):
+        for name in names:
+            task = Task(url, f"b{uuid.uuid4().hex[:8]}", options.messages, options.extra_bytes)
+            samples[name].append(run(name, receiver, options.loop, task))
+    base_cpu = statistics.median(one.cpu_us for one in samples[BASE])
+    base_rate = statistics.median(one.rate for one in samples[BASE])
+    print(f"{options.loop}, {options.messages} messages, {options.rounds} rounds, medians")
+    print(f"{'':<18}{'messages/s':>11}{'of raw':>8}{'publish us':>12}{'consume us':>12}{'CPU us':>9}{'of raw':>8}")
+    for name, found in samples.items():
+        rate, publish, consume, cpu = (
+            statistics.median(values)
+            for values in (
+                [one.rate for one in found],
+                [one.publish_us for one in found],
+                [one.consume_us for one in found],
+                [one.cpu_us for one in found],
+            )
+        )
+        print(
+            f"{name:<18}{rate:>11.0f}{rate / base_rate:>8.2f}{publish:>12.1f}{consume:>12.1f}{cpu:>9.1f}"
+            f"{cpu / base_cpu:>8.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", nargs=4, metavar=("WAY", "PART", "URL", "NAME"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--extra-bytes", type=int, default=0)
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    parser.add_argument("--only", action="append", help="a way beside raw nats-py; may be repeated")
+    parser.add_argument("--side", nargs=7, metavar=("WAY", "PART", "LOOP", "URL", "NAME", "COUNT", "EXTRA"))
     options = parser.parse_args()
     if options.side:
-        way, part, url, name = options.side
-        side(way, int(part), url, name, options.messages)
+        way, part, loop, url, name, count, extra = options.side
+        side(way, part, loop, Task(url, name, int(count), int(extra)))
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, span_receiver() as receiver:
         server = NatsServer(Path(folder))
         server.start()
         try:
-            samples: dict[str, list[Sample]] = {way: [] for way in WAYS}
-            for _ in range(options.rounds):
-                for way in WAYS:
-                    samples[way].append(run(way, server.url, options.messages))
+            measure(options, server.url, receiver)
         finally:
             server.stop()
-    base = statistics.median(one.publisher_us + one.consumer_us for one in samples["raw nats-py"])
-    print(f"{'way':<16}{'messages/s':>12}{'publish us':>12}{'consume us':>12}{'CPU ratio':>11}")
-    for way, found in samples.items():
-        rate = statistics.median(one.rate for one in found)
-        publisher = statistics.median(one.publisher_us for one in found)
-        consumer = statistics.median(one.consumer_us for one in found)
-        total = statistics.median(one.publisher_us + one.consumer_us for one in found)
-        print(f"{way:<16}{rate:>12.0f}{publisher:>12.1f}{consumer:>12.1f}{total / base:>11.2f}")
 
 
 if __name__ == "__main__":
