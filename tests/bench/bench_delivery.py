@@ -26,7 +26,7 @@ from pydantic import BaseModel
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bus import Agent, Bus, Envelope, Settings
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 IN_FLIGHT = 64
 

@@ -10,7 +10,7 @@ import pytest
 
 from bus import Agent, BrokerError, Bus, Message, Settings
 from bus.broker.survey import agent_queues
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 COUNT = 400
 
@@ -22,9 +22,9 @@ def settings_for(server: NatsServer) -> Settings:
 async def hurt(server: NatsServer, how: str) -> None:
     """Hurts the server and mends it."""
     if how == "pause":
-        server.send(signal.SIGSTOP)
+        server.pause()
         await asyncio.sleep(7)
-        server.send(signal.SIGCONT)
+        server.resume()
         return
     await asyncio.to_thread(server.stop, signal.SIGKILL if how == "kill" else signal.SIGTERM)
     await asyncio.sleep(0.3)

@@ -14,7 +14,7 @@ import pytest
 
 from bus import Agent, Bus, Settings
 from bus.broker.survey import agent_queues
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 COUNT = 60
 
