@@ -21,7 +21,7 @@ async def settled(bus: Bus, timeout_s: float = 30.0, *, agents: Collection[str] 
     waited for. Raises TimeoutError after `timeout_s`, with who has how many messages left.
     """
     loop = asyncio.get_running_loop()
-    deadline, pause_s, left = loop.time() + timeout_s, FIRST_LOOK_S, "unknown"
+    deadline, pause_s, left = loop.time() + timeout_s, FIRST_LOOK_S, "unknown, for the broker did not answer"
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -35,7 +35,7 @@ async def settled(bus: Bus, timeout_s: float = 30.0, *, agents: Collection[str] 
         except BusError as problem:
             left = str(problem)
         except TimeoutError:
-            raise _late(timeout_s, f"{left}; the broker did not answer the last look") from None
+            raise _late(timeout_s, left) from None
         if loop.time() >= deadline:
             raise _late(timeout_s, left)
         await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))

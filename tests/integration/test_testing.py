@@ -180,7 +180,7 @@ async def test_settling_waits_for_a_broker_that_is_away(server: NatsServer) -> N
     settings = Settings.load(servers=server.url)
     async with Bus.connect("tester", settings=settings) as bus:
         await asyncio.to_thread(server.kill)
-        with pytest.raises(TimeoutError, match=r"messages left: unknown; the broker did not answer"):
+        with pytest.raises(TimeoutError, match=r"messages left: unknown, for the broker did not answer"):
             await settled(bus, 0.5)
         waiting = asyncio.create_task(settled(bus, 10))
         await asyncio.to_thread(server.start)
