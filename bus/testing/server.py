@@ -60,6 +60,11 @@ class NatsServer:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        """Whether the process lives, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> str:
         """What it has logged since it was first started."""
         return (self.folder / "server.log").read_text("utf-8", "replace")
