@@ -201,6 +201,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         one.start()
 
 
+@pytest.mark.timeout(90)  # it starts an interpreter of its own, which takes its time on a loaded machine
 @pytest.mark.usefixtures("_from_this_checkout")
 @pytest.mark.parametrize("mode", ["auto", "strict"])
 def test_the_plugin_works_in_both_modes_of_pytest_asyncio(mode: str, pytester: pytest.Pytester) -> None:

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 CHAIN = ("one", "two", "three")
 SENDER = "soak"
 IN_FLIGHT = 32
+NO_BROKER = 3  # the exit code of a worker that could not start while the broker was hurt
 FAULTS = ("worker killed", "broker killed", "broker restarted", "link cut", "link stalled", "broker paused")
 WEIGHTS = (5, 2, 1, 4, 1, 1)
 
@@ -63,6 +64,7 @@ class Fleet:
         }
         self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self.killed: set[int] = set()
+        self.failed_starts = 0
 
     def keep_alive(self) -> None:
         """Starts what does not run. Raises RuntimeError when a worker ended that nobody killed."""
@@ -71,7 +73,9 @@ class Fleet:
                 process = self.processes.get((agent, number))
                 if process is not None and process.poll() is None:
                     continue
-                if process is not None and process.pid not in self.killed:
+                if process is not None and process.returncode == NO_BROKER:
+                    self.failed_starts += 1
+                elif process is not None and process.pid not in self.killed:
                     raise RuntimeError(f"a worker of {agent} ended with {process.returncode}; see {self._folder}")
                 self.processes[agent, number] = self._start(agent, number)
 
@@ -148,6 +152,7 @@ class Soak:
         again = {one: count - 1 for one, count in started.items() if count > 1}
         by_kill = sum(min(count, in_killed[one]) for one, count in again.items())
         return [
+            ("workers that could not start, for the broker was away", self._fleet.failed_starts),
             ("handler starts", started.total()),
             ("messages whose handler started more than once", len(again)),
             ("re-runs in all", sum(again.values())),
