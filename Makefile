@@ -9,7 +9,7 @@ UV := uv
 SOURCES := bus schemas agents tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench lock
+.PHONY: help setup demo test check bench soak lock
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ check: $(READY) ## format, lint, types, layout and unit tests
 
 bench: $(READY) ## measure this machine
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python "$$bench"; done
+
+soak: $(READY) ## 50,000 messages through a chain under faults, the ledger exact (half an hour; SOAK="--messages 5000")
+	$(BIN)/python -m tests.soak $(SOAK)
 
 lock: ## refresh requirements.lock to the newest versions that pyproject.toml allows (needs uv)
 	$(UV) pip compile --quiet --no-config --universal --python-version 3.11 --upgrade --generate-hashes \

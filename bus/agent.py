@@ -27,6 +27,27 @@ log = logging.getLogger("bus.agent")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class Replica:
+    """One running replica of an agent, as `Agent.running` yields it."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages it is handling now."""
+        return self._consumer.in_flight
+
+    def hurry(self) -> None:
+        """Ends the grace of its drain, now or when the drain begins: what still runs is handed back at once.
+
+        A plain `def` handler cannot be interrupted; its message is handed back while its thread goes on.
+        """
+        self._consumer.hurry()
+
+
 class Agent:
     """A named agent. Every process that runs it is one replica; replicas share its messages.
 
@@ -92,11 +113,12 @@ class Agent:
         return register
 
     @contextlib.asynccontextmanager
-    async def running(self, settings: Settings | None = None, **overrides: Any) -> AsyncIterator[None]:
+    async def running(self, settings: Settings | None = None, **overrides: Any) -> AsyncIterator[Replica]:
         """Runs one replica for as long as the body runs, then drains it.
 
         Settings come from the environment and `overrides`. On exit it stops pulling, finishes what is in hand within
-        `grace_s`, hands the rest back, and closes the connection. Raises BrokerError when it cannot start.
+        `grace_s`, hands the rest back, and closes the connection; the replica that it yields can hurry that.
+        Raises BrokerError when it cannot start.
         """
         settings = settings or Settings.load(**overrides)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
@@ -126,7 +148,7 @@ class Agent:
             await consumer.start()
             log.info("%s runs on %s and handles %s", self.name, connection.url, ", ".join(self.handles))
             try:
-                yield
+                yield Replica(consumer)
             finally:
                 handed_back = await consumer.drain(settings.grace_s)
                 if handed_back:

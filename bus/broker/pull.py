@@ -58,6 +58,12 @@ class Delivery(NamedTuple):
         """How long ago the stream took it; clocks that disagree count as 0."""
         return max(0.0, time.time() - self.stored_ns / NANOSECONDS)
 
+    @property
+    def consumer(self) -> tuple[str, int]:
+        """The consumer that sent it, and which of its messages this is, from 1."""
+        tokens = self.reply.split(".")
+        return (tokens[3], int(tokens[6])) if len(tokens) == 9 else (tokens[5], int(tokens[8]))
+
     @classmethod
     def of(cls, message: Msg) -> Delivery:
         """Reads the sequence, attempt and time from the reply subject (both of the server's forms).
@@ -135,12 +141,18 @@ class PullLoop:
         """Says that there may be room for more."""
         self._wake.set()
 
+    def replace_consumer(self) -> None:
+        """Asks `missing` for another consumer, because something that this one sent was lost."""
+        self._consumer_gone = True
+        self._write_off()
+
     async def _run(self) -> None:
         while True:
             try:
                 if self._consumer_gone:
                     self._consumer = await self._missing()
                     self._consumer_gone = False
+                    self._write_off()  # A request that the old one still answers would keep us from asking the new one.
                 if self._pause:
                     self._pause = False
                     await asyncio.sleep(RETRY_S)
@@ -189,10 +201,10 @@ class PullLoop:
         self._wake.set()
 
     def _receive(self, message: Msg) -> None:
-        self._heard_at = time.monotonic()
         if message.subject.startswith(self._inbox):
             self._status(message)
             return
+        self._heard_at = time.monotonic()
         if self._outstanding:
             self._outstanding -= 1
         try:
@@ -208,7 +220,10 @@ class PullLoop:
         headers = message.headers or {}
         status = headers.get("Status", "")
         number = message.subject.rpartition(".")[2]
-        if status == "100" or not number.isdecimal() or int(number) < self._generation_start:
+        if not number.isdecimal() or int(number) < self._generation_start:
+            return
+        self._heard_at = time.monotonic()
+        if status == "100":
             return
         description = headers.get("Description", "").lower()
         if status == "503" or "deleted" in description:

@@ -38,6 +38,8 @@ class StreamReader:
         self._start_seq = start_seq
         self._start_time = start_time
         self._last_seq = 0
+        self._consumer = ""
+        self._taken = 0
         self._matching = 0
         self._buffer: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
@@ -52,10 +54,13 @@ class StreamReader:
             self._connection, self._stream, consumer, take=self._take, room=self._room, missing=self._create
         )
         await self._pull.start()
+        # What was on the way when the link broke is lost, and without acknowledgements nothing sends it again.
+        self._connection.on_reconnect(self._pull.replace_consumer)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._pull is not None:
+            self._connection.remove_listener(self._pull.replace_consumer)
             await self._pull.stop()
 
     @property
@@ -102,9 +107,14 @@ class StreamReader:
         return BUFFER - len(self._buffer)
 
     def _take(self, delivery: Delivery) -> None:
-        # A recreated consumer starts after the last one taken; what an older one still sends is known already.
-        if delivery.stream_seq <= self._last_seq:
+        consumer, number = delivery.consumer
+        if consumer != self._consumer:
+            return  # One that was replaced; the new one sends it again.
+        if number != self._taken + 1:
+            if self._pull is not None:
+                self._pull.replace_consumer()
             return
+        self._taken = number
         self._last_seq = delivery.stream_seq
         self._buffer.append(delivery)
         self._arrived.set()
@@ -117,4 +127,5 @@ class StreamReader:
             start_seq=self._last_seq + 1 if self._last_seq else self._start_seq,
             start_time=self._start_time,
         )
+        self._consumer, self._taken = name, 0
         return name

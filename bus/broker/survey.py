@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import nats.js.errors
 from nats.js.api import ConsumerInfo
 
 from bus.broker.connection import Connection, translated
@@ -30,6 +32,15 @@ class StreamSize:
     bytes: int
     max_bytes: int
     replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMessage:
+    """One message that the work stream holds: nobody has settled it yet."""
+
+    subject: str
+    stream_seq: int
+    data: bytes
 
 
 async def stream_sizes(connection: Connection) -> list[StreamSize]:
@@ -78,3 +89,43 @@ async def agent_queues(connection: Connection) -> list[AgentQueue]:
     for agent, count in unread.items():
         queues[agent] = AgentQueue(agent, count, 0, 0, None)
     return sorted(queues.values(), key=lambda queue: queue.agent)
+
+
+async def waiting_counts(connection: Connection) -> dict[str, int]:
+    """How many messages the work stream holds for each agent, waiting or in flight. Raises BrokerError.
+
+    One look at one moment: a message stays in the stream until what it caused is there too, so an empty answer
+    means that a cascade has ended.
+    """
+    stream = StreamNames.of(connection.settings.namespace).work
+    with translated("look at the work stream"):
+        found = await connection.jetstream().stream_info(stream, subjects_filter=connection.subjects.work_all)
+    counts: dict[str, int] = {}
+    for subject, count in (found.state.subjects or {}).items():
+        agent = subject.split(".")[3]
+        counts[agent] = counts.get(agent, 0) + count
+    return counts
+
+
+async def agents_with_consumer(connection: Connection) -> frozenset[str]:
+    """The agents that a replica has run for, now or before. Raises BrokerError."""
+    stream = StreamNames.of(connection.settings.namespace).work
+    consumers: list[ConsumerInfo] = []
+    with translated("look at the agents' consumers"):
+        while batch := await connection.jetstream().consumers_info(stream, offset=len(consumers)):
+            consumers += batch
+    return frozenset(found.name for found in consumers)
+
+
+async def waiting_messages(connection: Connection) -> AsyncIterator[WaitingMessage]:
+    """What the work stream holds, oldest first, without taking it; one request a message. Raises BrokerError."""
+    stream = StreamNames.of(connection.settings.namespace).work
+    after = 0
+    while True:
+        with translated("read the work stream"):
+            try:
+                found = await connection.jetstream().get_msg(stream, seq=after + 1, subject=">", next=True)
+            except nats.js.errors.NotFoundError:
+                return
+        after = found.seq or after + 1
+        yield WaitingMessage(found.subject or "", after, found.data or b"")

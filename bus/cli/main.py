@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import inspect, operate
+from bus.cli import chaos, inspect, operate
 from bus.config import SettingsError
 from bus.errors import BusError, Rejected
 
@@ -28,6 +28,7 @@ app.command("send")(operate.send)
 app.command("tail")(inspect.tail)
 app.add_typer(inspect.dead_app, name="dead")
 app.command("doctor")(inspect.doctor)
+app.command("chaos")(chaos.chaos)
 
 
 @app.callback()

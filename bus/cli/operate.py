@@ -8,13 +8,14 @@ import importlib
 import logging
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from bus.agent import Agent
+from bus.agent import Agent, Replica
 from bus.broker.embedded import Embedded
 from bus.cli import supervise
 from bus.client import Bus
@@ -57,6 +58,8 @@ def run(
 ) -> None:
     """Run agents until SIGTERM or Ctrl-C, then drain: finish what is in hand, hand the rest back.
 
+    A second signal ends the grace and hands back at once; a third ends the process.
+
     Example: bus run agents.writer:writer agents.reviewer:reviewer --workers 2
     """
     log_to_stderr(log_level)
@@ -71,11 +74,28 @@ def run(
 
 
 async def _run(agents: list[Agent], settings: Settings) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        for agent in agents:
-            await stack.enter_async_context(agent.running(settings))
-        print(f"running {', '.join(agent.name for agent in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
-        await stop_signal()
+    replicas: list[Replica] = []
+    stopping = asyncio.Event()
+
+    async def replicate(agent: Agent) -> None:
+        async with agent.running(settings) as replica:
+            replicas.append(replica)
+            if len(replicas) == len(agents):
+                print(f"running {', '.join(one.name for one in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
+            await stopping.wait()
+
+    def hurry() -> None:
+        for replica in replicas:
+            replica.hurry()
+
+    with on_stop_signals(stopping.set, hurry):
+        try:
+            # All drain at the same time, so that they share one grace.
+            async with asyncio.TaskGroup() as group:
+                for agent in agents:
+                    group.create_task(replicate(agent))
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
 
 
 def load_agent(name: str) -> Agent:
@@ -175,15 +195,32 @@ def read_payload(argument: str) -> Any:
 
 async def stop_signal() -> None:
     """Waits for SIGTERM or SIGINT. A second one has its ordinary effect."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stopped.set)
-    try:
+    stopped = asyncio.Event()
+    with on_stop_signals(stopped.set):
         await stopped.wait()
-    finally:
+
+
+@contextlib.contextmanager
+def on_stop_signals(*effects: Callable[[], None]) -> Iterator[None]:
+    """Gives the first SIGTERM or SIGINT the first effect, the second the second; then they have their ordinary one."""
+    loop, left = asyncio.get_running_loop(), list(effects)
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def restore() -> None:
         for number in signals:
             loop.remove_signal_handler(number)
+
+    def stop() -> None:
+        left.pop(0)()
+        if not left:
+            restore()
+
+    for number in signals:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def log_to_stderr(level: str = "info") -> None:

@@ -22,16 +22,18 @@ def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> 
 
     A worker that dies is started again, after a growing pause when it lived less than a second. With `reload`
     all are restarted when a Python file below the current folder changes. Stopping passes the signal on and waits
-    for the workers' own drain.
+    for the workers' own drain; further signals are passed on too, the second one hurries them.
     """
     stopping: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
         stopping.append(number)
+        if len(stopping) > 1:
+            _signal(slots)
 
+    slots = [_Slot(arguments) for _ in range(workers)]
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    slots = [_Slot(arguments) for _ in range(workers)]
     seen = _modified_at() if reload else 0.0
     try:
         while not stopping:
@@ -79,9 +81,7 @@ class _Slot:
 
 def _stop(slots: list[_Slot], grace_s: float) -> None:
     running = [slot.process for slot in slots if slot.process is not None]
-    for process in running:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+    _signal(slots)
     deadline = time.monotonic() + grace_s + STOP_MARGIN_S
     for process in running:
         try:
@@ -92,6 +92,12 @@ def _stop(slots: list[_Slot], grace_s: float) -> None:
             process.wait()
     for slot in slots:
         slot.process = None
+
+
+def _signal(slots: list[_Slot]) -> None:
+    for slot in slots:
+        if slot.process is not None and slot.process.poll() is None:
+            slot.process.send_signal(signal.SIGTERM)
 
 
 def _modified_at() -> float:

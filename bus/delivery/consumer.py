@@ -27,6 +27,7 @@ class Consumer:
         self._concurrency = concurrency
         self._in_hand: dict[str, tuple[Delivery, asyncio.Task[None] | None]] = {}
         self._idle = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._pull: PullLoop | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
@@ -52,11 +53,11 @@ class Consumer:
     async def drain(self, grace_s: float) -> int:
         """Stops pulling, lets what is in hand finish within `grace_s`, and hands the rest back at once.
 
-        Returns how many were handed back. Nothing is lost at any point of it.
+        `hurry` ends the grace. Returns how many were handed back. Nothing is lost at any point of it.
         """
         if self._pull is not None:
             await self._pull.stop()
-        await self._until_idle(grace_s)
+        await self._until_idle_or_hurried(grace_s)
         left = [task for _, task in self._in_hand.values() if task is not None and not task.done()]
         for task in left:
             task.cancel()
@@ -66,8 +67,21 @@ class Consumer:
             await asyncio.gather(self._keep_alive, return_exceptions=True)
         return len(left)
 
+    def hurry(self) -> None:
+        """Ends the grace of a drain, now or when it begins; a second call does nothing."""
+        self._hurried.set()
+
     async def _create(self) -> str:
         return await ensure_consumer(self._connection, self._agent)
+
+    async def _until_idle_or_hurried(self, grace_s: float) -> None:
+        waits = [asyncio.create_task(self._until_idle(grace_s)), asyncio.create_task(self._hurried.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _until_idle(self, timeout_s: float) -> None:
         if self._in_hand:

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench.ways import Task, environment, ways
-from tests.servers import NatsServer
+from bus.testing.server import NatsServer
 
 BASE = "raw nats-py"
 

@@ -1,5 +1,5 @@
 """Chaos tests hurt servers of their own."""
 
-from tests.integration.conftest import server, shared_server
+from tests.integration.conftest import server
 
-__all__ = ["server", "shared_server"]
+__all__ = ["server"]

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import Counter
 
 import pytest
 
-from bus import Agent, BrokerError, Bus, Message, Settings
-from bus.broker.survey import agent_queues
-from tests.servers import NatsServer
+from bus import BrokerError, Bus
+from bus.testing import NatsServer
+from bus.testing.ledger import Ledger
+from tests.chaos.load import Chain, settings_for
 
 COUNT = 400
-
-
-def settings_for(server: NatsServer) -> Settings:
-    return Settings.load(servers=server.url, ack_wait_s=2, publish_timeout_s=25, work_max_bytes=32 << 20)
+PAUSE_S = 7  # longer than the ack wait, the heartbeats and a publish attempt; `make soak` has longer ones
 
 
 async def hurt(server: NatsServer, how: str) -> None:
     """Hurts the server and mends it."""
     if how == "pause":
-        server.send(signal.SIGSTOP)
-        await asyncio.sleep(7)
-        server.send(signal.SIGCONT)
+        server.pause()
+        await asyncio.sleep(PAUSE_S)
+        server.resume()
         return
     await asyncio.to_thread(server.stop, signal.SIGKILL if how == "kill" else signal.SIGTERM)
     await asyncio.sleep(0.3)
@@ -35,57 +32,46 @@ async def hurt(server: NatsServer, how: str) -> None:
 @pytest.mark.parametrize("how", ["terminate", "kill", "pause"])
 async def test_load_survives(how: str, server: NatsServer) -> None:
     """A chain of two agents under load; each message arrives once at its end."""
-    settings = settings_for(server)
-    first, last, ended = Agent("first"), Agent("last"), Counter[int]()
-
-    @first.on("job")
-    async def job(payload: dict[str, int], message: Message) -> None:
-        await asyncio.sleep(0.005)
-        await message.send("last", "part", payload)
-
-    @last.on("part")
-    async def part(payload: dict[str, int]) -> None:
-        ended[payload["n"]] += 1
-
-    async with Bus.connect("load", settings=settings) as bus, first.running(settings), last.running(settings):
-
-        async def publish() -> None:
-            for n in range(COUNT):
-                await bus.send("first", "job", {"n": n})
-
-        publishing = asyncio.create_task(publish())
-        while not ended:
+    chain = Chain()
+    async with chain.running(settings_for(server.url)) as bus:
+        publishing = asyncio.create_task(chain.publish(bus, COUNT))
+        while not chain.ended:
             await asyncio.sleep(0.01)
         await hurt(server, how)
-        await publishing
-        while len(ended) < COUNT:
-            await asyncio.sleep(0.05)
-        while any(queue.waiting or queue.in_flight for queue in await agent_queues(bus.connection)):
-            await asyncio.sleep(0.05)
-        dead = [one async for one in bus.dead_letters.list()]
-    assert ended == Counter(range(COUNT))
-    assert dead == []
+        await chain.check(bus, await publishing)
+
+
+@pytest.mark.timeout(90)
+async def test_a_broker_that_is_killed_again_and_again(server: NatsServer) -> None:
+    """Five kills in a row, each as soon as the load flows again."""
+    chain = Chain()
+    async with chain.running(settings_for(server.url)) as bus:
+        publishing = asyncio.create_task(chain.publish(bus, COUNT, pause_s=0.01))
+        for _ in range(5):
+            seen = len(chain.ended)
+            while len(chain.ended) < min(seen + 20, COUNT):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(server.restart, signal.SIGKILL)
+        await chain.check(bus, await publishing)
 
 
 async def test_sending_while_the_broker_is_away_waits(server: NatsServer) -> None:
     """A send begun while the broker is away is stored once it is back, once."""
-    settings = settings_for(server)
-    async with Bus.connect("load", settings=settings) as bus:
-        await asyncio.to_thread(server.stop, signal.SIGKILL)
+    async with Bus.connect("load", settings=settings_for(server.url)) as bus:
+        await asyncio.to_thread(server.kill)
         sending = asyncio.create_task(bus.send("nobody", "job", {}))
         await asyncio.sleep(1)
         assert not sending.done()
         await asyncio.to_thread(server.start)
-        await sending
-        (queue,) = await agent_queues(bus.connection)
-        assert queue.waiting == 1
+        ledger = await Ledger.read(bus, accepted=[await sending])
+        ledger.check()
+        assert (len(ledger.waiting), len(ledger.published)) == (1, 1)
 
 
 async def test_sending_without_a_broker_fails_in_time(server: NatsServer) -> None:
     """The deadline of a send holds, and the error says what to do."""
-    settings = settings_for(server).model_copy(update={"publish_timeout_s": 1.0})
-    async with Bus.connect("load", settings=settings) as bus:
-        await asyncio.to_thread(server.stop, signal.SIGKILL)
+    async with Bus.connect("load", settings=settings_for(server.url, publish_timeout_s=1)) as bus:
+        await asyncio.to_thread(server.kill)
         with pytest.raises(BrokerError, match=r"within 1 s|no connection") as failed:
             await bus.send("nobody", "job", {})
         assert failed.value.info.code == "broker.unavailable"

@@ -1,80 +1,136 @@
-"""Workers are killed with SIGKILL: their messages come again elsewhere, completed ones do not (DEL-2, DEL-5)."""
+"""Workers are killed, stopped and hurried: only what they had in hand runs again (DEL-2, DEL-5, DEL-6)."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import Process
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bus import Agent, Bus, Settings
-from bus.broker.survey import agent_queues
-from tests.servers import NatsServer
-
-COUNT = 60
+from bus import Bus, Envelope
+from bus.testing import Ledger, NatsServer, settled
+from tests.chaos.load import Workers, settings_for
 
 WORKER = """
-import asyncio
+import asyncio, os
+from pathlib import Path
 from bus import Agent, Message
 
 worker = Agent("worker", concurrency=4)
 
 @worker.on("job")
 async def job(payload: dict, message: Message) -> None:
-    await asyncio.sleep(0.05)
-    await message.send("counter", "done", {"n": payload["n"]})
+    await asyncio.sleep(payload.get("takes_s", 0.05))
+
+@worker.on("deadly_once")
+async def deadly_once(payload: dict, message: Message) -> None:
+    if message.attempt == 1:
+        os._exit(9)
+
+@worker.on("deadly")
+async def deadly(payload: dict) -> None:
+    os._exit(9)
 """
 
 
-async def start_worker(folder: Path, server: NatsServer) -> Process:
-    """One replica in a process of its own, by the command line."""
-    environment = {**os.environ, "BUS_ACK_WAIT_S": "1", "PYTHONPATH": str(Path.cwd()), "BUS_WORK_MAX_BYTES": "33554432"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bus", "run", "worker:worker", "--servers", server.url, "--grace", "5",
-        cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stderr is not None
-    while b"running worker" not in (line := await process.stderr.readline()):
-        assert line, "the worker ended before it ran"
-    return process
+async def send_all(bus: Bus, count: int) -> list[Envelope]:
+    return [await bus.send("worker", "job", {"n": n}) for n in range(count)]
 
 
 @pytest.mark.timeout(60)
 async def test_killed_workers_lose_and_double_nothing(server: NatsServer, tmp_path: Path) -> None:
-    """Two of three replicas die in the middle; every message's result arrives once."""
-    (tmp_path / "worker.py").write_text(WORKER)
-    settings = Settings.load(servers=server.url, ack_wait_s=1, work_max_bytes=32 << 20)
-    counter, counted = Agent("counter"), Counter[int]()
+    """Two of three replicas die in the middle; only what they had in hand is run again."""
+    async with (
+        Workers(tmp_path, server, WORKER) as workers,
+        Bus.connect("load", settings=settings_for(server.url, ack_wait_s=1)) as bus,
+    ):
+        for _ in range(3):
+            await workers.start()
+        accepted = await send_all(bus, 60)
+        for victim in workers.running[:2]:
+            await asyncio.sleep(0.2)
+            victim.send_signal(signal.SIGKILL)
+        await settled(bus, 20)
+        ledger = await Ledger.read(bus, accepted=accepted)
+        ledger.check()
+        assert len(ledger.handled) == 60
+        assert 0 < len(ledger.redelivered) <= 2 * 4
+        assert await workers.stop(workers.running[2]) == 0
 
-    @counter.on("done")
-    async def done(payload: dict[str, int]) -> None:
-        counted[payload["n"]] += 1
 
-    workers = [await start_worker(tmp_path, server) for _ in range(3)]
-    try:
-        async with Bus.connect("load", settings=settings) as bus, counter.running(settings):
-            for n in range(COUNT):
-                await bus.send("worker", "job", {"n": n})
-            for victim in workers[:2]:
-                seen = len(counted)
-                while len(counted) == seen:
-                    await asyncio.sleep(0.01)
-                victim.send_signal(signal.SIGKILL)
-            while len(counted) < COUNT:
-                await asyncio.sleep(0.05)
-            while any(queue.waiting or queue.in_flight for queue in await agent_queues(bus.connection)):
-                await asyncio.sleep(0.05)
-            assert [one async for one in bus.dead_letters.list()] == []
-        assert counted == Counter(range(COUNT))
-        workers[2].send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(workers[2].wait(), 10) == 0
-    finally:
-        for process in workers:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+@pytest.mark.timeout(60)
+async def test_a_killed_handler_runs_again_and_is_counted(server: NatsServer, tmp_path: Path) -> None:
+    """The second run sees that it is the second."""
+    async with (
+        Workers(tmp_path, server, WORKER) as workers,
+        Bus.connect("load", settings=settings_for(server.url, ack_wait_s=1)) as bus,
+    ):
+        victim = await workers.start()
+        sent = await bus.send("worker", "deadly_once", {})
+        assert await asyncio.wait_for(victim.wait(), 10) == 9
+        await workers.start()
+        await settled(bus, 20)
+        ledger = await Ledger.read(bus, accepted=[sent])
+        ledger.check()
+        (entry,) = ledger.entries.values()
+        assert [run.attempt for run in entry.runs] == [2]
+
+
+@pytest.mark.timeout(60)
+async def test_a_rolling_restart_loses_and_doubles_nothing(server: NatsServer, tmp_path: Path) -> None:
+    """SIGTERM one after another, each replaced, under load: not even a second attempt is needed."""
+    async with (
+        Workers(tmp_path, server, WORKER, ack_wait_s=30) as workers,
+        Bus.connect("load", settings=settings_for(server.url, ack_wait_s=30)) as bus,
+    ):
+        for _ in range(3):
+            await workers.start()
+        sending = asyncio.create_task(send_all(bus, 300))
+        for old in list(workers.running):
+            await workers.start()
+            assert await workers.stop(old) == 0
+        await settled(bus, 30)
+        ledger = await Ledger.read(bus, accepted=await sending)
+        ledger.check()
+        assert (len(ledger.handled), ledger.redelivered) == (300, frozenset())
+
+
+@pytest.mark.timeout(60)
+async def test_a_second_signal_hurries(server: NatsServer, tmp_path: Path) -> None:
+    """The first waits for the handlers, the second hands them back at once; another replica takes them over."""
+    async with (
+        Workers(tmp_path, server, WORKER, ack_wait_s=30, grace_s=60) as workers,
+        Bus.connect("load", settings=settings_for(server.url, ack_wait_s=30)) as bus,
+    ):
+        first = await workers.start()
+        sent = await bus.send("worker", "job", {"takes_s": 3})
+        await asyncio.sleep(0.5)
+        first.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert first.returncode is None
+        began = asyncio.get_running_loop().time()
+        assert await workers.stop(first) == 0
+        assert asyncio.get_running_loop().time() - began < 2
+        assert any("handed back 1" in line for line in workers.lines)
+        await workers.start()
+        await settled(bus, 10)
+        ledger = await Ledger.read(bus, accepted=[sent])
+        ledger.check()
+        assert len(ledger.redelivered) == 1
+
+
+@pytest.mark.timeout(60)
+async def test_a_third_signal_has_its_ordinary_effect(server: NatsServer, tmp_path: Path) -> None:
+    """A handler that cannot be interrupted does not hold the process for ever."""
+    source = "import time\nfrom bus import Agent\nworker = Agent('worker')\n"
+    source += "@worker.on('job')\ndef job(payload: dict) -> None:\n    time.sleep(60)\n"
+    async with (
+        Workers(tmp_path, server, source, grace_s=60) as workers,
+        Bus.connect("load", settings=settings_for(server.url, ack_wait_s=1)) as bus,
+    ):
+        process = await workers.start()
+        await bus.send("worker", "job", {})
+        await asyncio.sleep(0.5)
+        assert await workers.stop(process, times=3) == -signal.SIGTERM
+        (await Ledger.read(bus)).check()

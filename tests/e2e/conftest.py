@@ -10,18 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
+def server(bus_own_server: NatsServer) -> NatsServer:
     """A server of the test's own."""
-    one = NatsServer(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    return bus_own_server
 
 
 @pytest.fixture

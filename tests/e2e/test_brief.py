@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import ROOT
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bus.cli.main import app
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]

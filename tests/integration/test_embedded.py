@@ -21,7 +21,7 @@ import pytest
 from bus.broker.embedded import Embedded, find_server
 from bus.broker.store_directory import FileLock, StoreDirectory, greeting, runs
 from bus.errors import BrokerError
-from tests.servers import free_port
+from bus.testing import free_port
 
 # Joins, says how, and stays until its standard input ends.
 OTHER_USER = """\

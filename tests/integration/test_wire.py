@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from bus import BrokerError
 from bus.broker.wire import close, flush, header_block, publish_command, reconnects, send, take_directly, unsubscribe
-from tests.servers import NatsServer
+from bus.testing import NatsServer
 
 
 @pytest.mark.parametrize("data", [b"", b"body", b"\r\nPUB evil 0\r\n\r\n"])
