@@ -120,7 +120,7 @@ class Agent:
         `grace_s`, hands the rest back, and closes the connection; the replica that it yields can hurry that.
         Raises BrokerError when it cannot start.
         """
-        settings = settings or Settings.load(**overrides)
+        settings = Settings.chosen(settings, overrides)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
         try:
             connection = await Connection.open(settings, name=self.name)

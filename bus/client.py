@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -23,7 +24,13 @@ from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.sightings import Sighting, sightings
+from bus.workflow.state import WorkflowState
 from bus.workflow.tree import Tree, read_tree
+
+log = logging.getLogger("bus.client")
+
+# The broker's clock may be behind ours.
+CLOCK_MARGIN = timedelta(minutes=2)
 
 
 class Bus:
@@ -57,13 +64,14 @@ class Bus:
         """
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
-        settings = settings or Settings.load(**overrides)
+        settings = Settings.chosen(settings, overrides)
         async with contextlib.AsyncExitStack() as stack:
             telemetry = Telemetry(name, namespace=settings.namespace)
             stack.push_async_callback(telemetry.close)
             connection = await Connection.open(settings, name=name)
             stack.push_async_callback(connection.close)
-            await provision(connection)
+            for difference in await provision(connection):
+                log.warning("%s", difference)
             yield cls(connection, telemetry, name, middleware)
 
     async def send(
@@ -181,7 +189,12 @@ class Workflow:
 
     def watch(self) -> AsyncIterator[Sighting]:
         """Everything that passes in this workflow, from its beginning, without end."""
-        return self._bus.watch(workflow_id=self.id, since=self.started_at)
+        return self._bus.watch(workflow_id=self.id, since=self.started_at - CLOCK_MARGIN)
+
+    @property
+    def state(self) -> WorkflowState:
+        """The documents that all agents of this workflow share."""
+        return WorkflowState(self._bus.connection, self.id)
 
     def _open_root(self) -> TraceContext | None:
         span = self._bus._telemetry.start(

@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BUS_", frozen=True, extra="ignore", env_ignore_empty=True)
 
     servers: str = Field("", description="NATS URLs, comma separated; empty: start or reuse the embedded broker")
-    namespace: str = Field("bus", pattern=r"^[A-Za-z0-9_-]{1,32}$", description="first token of every subject")
+    namespace: str = Field("bus", pattern=r"^[a-z0-9_-]{1,32}$", description="first token of every subject")
     replicas: Annotated[int, Field(ge=1, le=5, description="copies of every stream (1 or 3)")] = 1
     store_dir: Path = Field(default_factory=_default_store_dir, description="where the embedded broker keeps its files")
     nats_server: str = Field("", description="path of the nats-server binary for the embedded broker")
@@ -49,11 +49,20 @@ class Settings(BaseSettings):
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
 
     @classmethod
+    def chosen(cls, settings: Settings | None, overrides: dict[str, Any]) -> Settings:
+        """Given settings, or loaded ones; in both cases with `overrides` on top. Raises SettingsError."""
+        if settings is None:
+            return cls.load(**overrides)
+        return cls.load(**{**settings.model_dump(), **overrides}) if overrides else settings
+
+    @classmethod
     def load(cls, **overrides: Any) -> Settings:
         """Reads the environment; keyword arguments win. None means "not given".
 
-        Raises SettingsError, which names every wrong value.
+        Raises SettingsError, which names every wrong value and every argument that is no setting.
         """
+        if unknown := sorted(set(overrides) - set(cls.model_fields)):
+            raise SettingsError(f"{', '.join(unknown)}: no such setting; there are {', '.join(cls.model_fields)}")
         try:
             return cls(**{name: value for name, value in overrides.items() if value is not None})
         except ValidationError as problem:

@@ -98,7 +98,9 @@ async def _agents(connection: Connection) -> list[Finding]:
                     "start it, or check the name that they were sent to; answers to a client that left are harmless",
                 )
             )
-        elif queue.waiting or queue.in_flight:
+        elif queue.in_flight:
+            findings.append(Finding(Grade.GOOD, "agents", f"{message}, its replicas are busy or gone"))
+        elif queue.waiting:
             findings.append(
                 Finding(
                     Grade.BAD,

@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import logging
 import random
-import ssl
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import nats
 import nats.errors
@@ -28,37 +27,21 @@ from bus.broker import wire
 from bus.broker.embedded import Embedded
 from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
+from bus.broker.tls import tls_context
+from bus.broker.translate import translated
 from bus.config import Settings
-from bus.errors import BusError, error
+from bus.errors import BrokerError, BusError, error
 
 log = logging.getLogger("bus.broker")
 
 WATCHDOG_S = 0.25
 RECONNECT_HANG_S = 2.0
+ATTEMPT_S = 2.5
 REVIVE_AFTER_S = 1.5
 PAYLOAD_MARGIN_BYTES = 1024
 
 Callback = Callable[[Msg], None]
-
-
-@contextlib.contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turns every NATS or socket exception in its body into a BusError that says what was tried."""
-    try:
-        yield
-    except BusError:
-        raise
-    except nats.errors.MaxPayloadError as problem:
-        raise error("protocol.too_large", f"{what}: {problem}") from problem
-    except nats.js.errors.APIError as problem:
-        raise error(
-            "broker.unavailable",
-            f"{what}: {problem.description or problem}",
-            server_code=problem.code,
-            server_error=problem.err_code,
-        ) from problem
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
-        raise error("broker.unavailable", f"{what}: {problem or type(problem).__name__}") from problem
+Result = TypeVar("Result")
 
 
 class Subscription:
@@ -92,6 +75,7 @@ class Connection:
         self.name = name
         self.subjects = Subjects(settings.namespace)
         self._embedded = embedded
+        self._tls = tls_context(settings)
         self._client = Client()
         self._subscriptions: list[Subscription] = []
         self._listeners: list[Callable[[], None]] = []
@@ -116,6 +100,7 @@ class Connection:
             await connection._connect(time.monotonic() + settings.connect_timeout_s)
             await connection._subscribe_live(connection._add(connection._requests.pattern, connection._requests.answer))
         except BaseException:
+            await wire.close(connection._client, 1)
             if embedded is not None:
                 await embedded.leave()
             raise
@@ -141,7 +126,7 @@ class Connection:
     @property
     def server_version(self) -> str:
         """Version of the connected server."""
-        return str(self._client._server_info.get("version", ""))
+        return wire.server_version(self._client)
 
     def jetstream(self) -> JetStreamContext:
         """nats-py's JetStream API, for management only; use it under `translated`."""
@@ -172,6 +157,21 @@ class Connection:
                 f"no connection to {', '.join(self._servers())} within {timeout_s:.0f} s"
                 f"{f' ({self._last_problem})' if self._last_problem else ''}; is the server running?",
             ) from None
+
+    async def patiently(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """Awaits `attempt()` again while the broker is away, within `publish_timeout_s`; it must be safe to repeat.
+
+        Raises the last BrokerError, and everything else at once.
+        """
+        deadline = time.monotonic() + self.settings.publish_timeout_s
+        while True:
+            try:
+                await self.wait_connected(max(0.0, deadline - time.monotonic()))
+                return await attempt()
+            except BrokerError as problem:
+                if not problem.info.retryable or time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(random.uniform(0.1, 0.4))
 
     async def publish(self, subject: str, data: bytes, *, reply: str = "", headers: bytes = b"") -> None:
         """Core publish: no answer, no guarantee. While disconnected it is buffered up to 2 MiB.
@@ -240,20 +240,12 @@ class Connection:
             return [self._embedded.url]
         return [part.strip() for part in self.settings.servers.split(",") if part.strip()]
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if not (self.settings.tls_ca or self.settings.tls_cert):
-            return None
-        context = ssl.create_default_context(cafile=self.settings.tls_ca or None)
-        if self.settings.tls_cert:
-            context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key or None)
-        return context
-
     async def _connect(self, deadline: float) -> None:
         options: dict[str, Any] = {}
         if self.settings.creds:
             options["user_credentials"] = self.settings.creds
-        if (tls := self._tls()) is not None:
-            options["tls"] = tls
+        if self._tls is not None:
+            options["tls"] = self._tls
         while True:
             client = Client()
             try:
@@ -273,7 +265,7 @@ class Connection:
                         skip_subject_validation=True,
                         **options,
                     ),
-                    max(0.5, min(2.5, deadline - time.monotonic())),
+                    max(0.5, min(ATTEMPT_S, deadline - time.monotonic())),
                 )
                 break
             except (nats.errors.Error, OSError, TimeoutError) as problem:
@@ -285,10 +277,17 @@ class Connection:
                         f"cannot connect to {', '.join(self._servers())}: {self._last_problem}; is the server running?",
                     ) from problem
                 await asyncio.sleep(0.1)
+        if self._is_another_broker(client):
+            await wire.close(client, 1)
+            raise error("broker.unavailable", f"another broker answers at {self._servers()[0]}")
         self._client = client
         self._down_since = None
         self._last_problem = ""
         self._connected.set()
+
+    def _is_another_broker(self, client: Client) -> bool:
+        """Whether the embedded broker of another folder took over the port while ours was away."""
+        return self._embedded is not None and wire.server_name(client) != self._embedded.server_name
 
     def _add(self, subject: str, callback: Callback) -> Subscription:
         subscription = Subscription(self, subject, callback)
@@ -312,7 +311,8 @@ class Connection:
         self._mark_down()
 
     async def _on_reconnected(self) -> None:
-        self._mark_up()
+        if not self._is_another_broker(self._client):
+            self._mark_up()
 
     def _mark_down(self) -> None:
         if self._down_since is None and not self._closing:
@@ -335,14 +335,22 @@ class Connection:
         while True:
             await asyncio.sleep(WATCHDOG_S)
             client, now = self._client, time.monotonic()
+            if self._embedded is not None and client.is_closed and now - revived_at > 5:
+                revived_at = now
+                await self._revive(self._embedded)
             if client.is_closed or not (client.is_connected or wire.reconnects(client)):
                 self._mark_down()
                 await self._rebuild()
                 reconnecting_since = None
                 continue
+            if client.is_connected and self._is_another_broker(client):
+                self._last_problem = "another broker answers on the port of ours"
+                self._mark_down()
+                await wire.close(client, 1)
+                continue
             if client.is_connected:
                 reconnecting_since = None
-                if client._reading_task is not None and client._reading_task.done():
+                if wire.has_stopped_reading(client):
                     log.warning("%s: the reading task ended; forcing a reconnect", self.name)
                     self._mark_down()
                     await client.force_reconnect()
@@ -355,16 +363,19 @@ class Connection:
             down_for = now - (self._down_since or now)
             if self._embedded is not None and down_for > REVIVE_AFTER_S and now - revived_at > 5:
                 revived_at = now
-                try:
-                    await self._embedded.revive()
-                except BusError as problem:
-                    log.warning("%s: %s", self.name, problem)
+                await self._revive(self._embedded)
+
+    async def _revive(self, embedded: Embedded) -> None:
+        try:
+            await embedded.revive()
+        except BusError as problem:
+            log.warning("%s: %s", self.name, problem)
 
     async def _rebuild(self) -> None:
         log.warning("%s: the connection ended (%s); building a new one", self.name, self._last_problem)
         await wire.close(self._client, 1)
         try:
-            await self._connect(time.monotonic())
+            await self._connect(time.monotonic() + ATTEMPT_S)
             for subscription in list(self._subscriptions):
                 await self._subscribe_live(subscription)
         except BusError as problem:

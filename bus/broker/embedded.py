@@ -22,7 +22,7 @@ from bus.broker.guardian import ANY_PORT, KEEP_PORT
 from bus.broker.store_directory import STOP_S, FileLock, StoreDirectory, greeting, runs, send
 from bus.errors import BusError, error
 
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 65.0
 POLL_S = 0.02
 MAX_LOG_BYTES = 1_000_000
 
@@ -77,6 +77,11 @@ class Embedded:
             broker._release()
             raise
         return broker
+
+    @property
+    def server_name(self) -> str:
+        """The name by which its server can be told from those of other directories."""
+        return self._directory.server_name
 
     async def revive(self) -> None:
         """Makes sure that the broker runs, on the port that we know; several users may ask at once.

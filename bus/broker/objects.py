@@ -8,8 +8,9 @@ import hashlib
 import nats.js.errors
 from nats.js.object_store import ObjectStore
 
-from bus.broker.connection import Connection, translated
+from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
+from bus.broker.translate import translated
 from bus.errors import error
 
 READ_ATTEMPTS = 3
@@ -26,20 +27,26 @@ class Objects:
 
     async def put(self, name: str, data: bytes) -> None:
         """Stores `data` under `name`; does nothing when the name exists. Raises BrokerError."""
-        with translated(f"store {self._bucket}/{name}"):
-            store = await self._store()
-            try:
-                await store.get_info(name)
-            except nats.js.errors.NotFoundError:
-                await store.put(name, data)
+
+        async def attempt() -> None:
+            with translated(f"store {self._bucket}/{name}"):
+                store = self._store()
+                try:
+                    await store.get_info(name)
+                except nats.js.errors.NotFoundError:
+                    await store.put(name, data)
+
+        await self._connection.patiently(attempt)
 
     async def get(self, name: str) -> bytes | None:
         """The bytes under `name`, or None. Raises BrokerError, also when the stored bytes are damaged."""
+        return await self._connection.patiently(lambda: self._read(name))
+
+    async def _read(self, name: str) -> bytes | None:
         for _ in range(READ_ATTEMPTS):
             with translated(f"fetch {self._bucket}/{name}"):
-                store = await self._store()
                 try:
-                    found = await store.get_info(name)
+                    found = await self._store().get_info(name)
                 except nats.js.errors.NotFoundError:
                     return None
             data = await self._chunks(found.nuid or "") if found.size else b""
@@ -47,7 +54,9 @@ class Objects:
             if found.digest == f"SHA-256={digest}":
                 return data
             # Two writers may have stored the same name at once: the later one replaces the chunks.
-        raise error("broker.unavailable", f"{self._bucket}/{name} is damaged: its SHA-256 does not match")
+        raise error(
+            "broker.unavailable", f"{self._bucket}/{name} is damaged: its SHA-256 does not match", retryable=False
+        )
 
     async def _chunks(self, nuid: str) -> bytes:
         subject = f"$O.{self._bucket}.C.{nuid}"
@@ -55,6 +64,5 @@ class Objects:
         async with StreamReader(self._connection, f"OBJ_{self._bucket}", subjects=[subject], start_seq=1) as reader:
             return b"".join([delivery.data async for delivery in reader.until_now()])
 
-    async def _store(self) -> ObjectStore:
-        await self._connection.wait_connected(self._connection.settings.publish_timeout_s)
+    def _store(self) -> ObjectStore:
         return ObjectStore(name=self._bucket, stream=f"OBJ_{self._bucket}", js=self._connection.jetstream())

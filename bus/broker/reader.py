@@ -62,6 +62,8 @@ class StreamReader:
         if self._pull is not None:
             self._connection.remove_listener(self._pull.replace_consumer)
             await self._pull.stop()
+            # The server would keep it for a minute, and counts it against its limits.
+            await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
 
     @property
     def is_caught_up(self) -> bool:

@@ -8,7 +8,8 @@ import nats.errors
 import nats.js.errors
 from nats.js.kv import KeyValue
 
-from bus.broker.connection import Connection, translated
+from bus.broker.connection import Connection
+from bus.broker.translate import translated
 
 WRONG_LAST_SEQUENCE = 10071
 
@@ -32,12 +33,16 @@ class Records:
 
     async def read(self, key: str) -> Record:
         """The newest value of a key, or an empty record of revision 0."""
-        with translated(f"read {self._bucket}/{key}"):
-            try:
-                entry = await (await self._store()).get(key)
-            except nats.js.errors.KeyNotFoundError:
-                return Record(b"", 0)
-            return Record(entry.value or b"", entry.revision or 0)
+
+        async def attempt() -> Record:
+            with translated(f"read {self._bucket}/{key}"):
+                try:
+                    entry = await self._store().get(key)
+                except nats.js.errors.KeyNotFoundError:
+                    return Record(b"", 0)
+                return Record(entry.value or b"", entry.revision or 0)
+
+        return await self._connection.patiently(attempt)
 
     async def write(self, key: str, value: bytes, *, after: int) -> bool:
         """Writes when the key's revision is still `after` (0: does not exist); False when it is not.
@@ -45,7 +50,7 @@ class Records:
         When the answer is lost it raises BrokerError `broker.unavailable`: the write may have happened.
         """
         with translated(f"write {self._bucket}/{key}"):
-            store = await self._store()
+            store = self._store()
             try:
                 if after:
                     await store.update(key, value, last=after)
@@ -59,7 +64,6 @@ class Records:
                 raise
             return True
 
-    async def _store(self) -> KeyValue:
-        await self._connection.wait_connected(self._connection.settings.publish_timeout_s)
+    def _store(self) -> KeyValue:
         js = self._connection.jetstream()
-        return KeyValue(name=self._bucket, stream=f"KV_{self._bucket}", pre=f"$KV.{self._bucket}.", js=js, direct=True)
+        return KeyValue(name=self._bucket, stream=f"KV_{self._bucket}", pre=f"$KV.{self._bucket}.", js=js, direct=False)

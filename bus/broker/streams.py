@@ -23,7 +23,8 @@ from nats.js.api import (
     StreamState,
 )
 
-from bus.broker.connection import Connection, translated
+from bus.broker.connection import Connection
+from bus.broker.translate import translated
 
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
@@ -36,15 +37,9 @@ MAX_DELIVER = 10_000
 MAX_ACK_PENDING = 20_000
 
 _FIXED = ("retention", "storage")
-_COMPARED = (
-    "subjects",
-    "discard",
-    "max_age",
-    "max_bytes",
-    "num_replicas",
-    "duplicate_window",
-    "allow_msg_ttl",
-)
+_COMPARED = ("subjects", "discard", "allow_msg_ttl")
+# Another process may have set more on purpose, and less would delete or refuse messages: these only grow.
+_GROWING = ("max_age", "max_bytes", "num_replicas", "duplicate_window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +162,17 @@ async def _ensure_stream(connection: Connection, wanted: StreamConfig) -> list[s
         for name in _COMPARED
         if getattr(wanted, name) and getattr(existing, name) != getattr(wanted, name)
     }
-    if not changes:
-        return []
-    if "max_bytes" in changes and 0 < changes["max_bytes"] < (existing.max_bytes or 0):
-        del changes["max_bytes"]
-        problems.append(f"stream {wanted.name}: max_bytes stays {existing.max_bytes}; shrinking may refuse messages")
+    for name in _GROWING:
+        now, then = getattr(existing, name) or 0, getattr(wanted, name) or 0
+        if now == then or then <= 0:
+            continue
+        if now > then or now <= 0:
+            problems.append(
+                f"stream {wanted.name}: {name} is {now if now > 0 else 'unlimited'}, wanted {then}; left alone, "
+                "because less would lose or refuse messages"
+            )
+        else:
+            changes[name] = then
     if changes:
         await js.update_stream(existing.evolve(**changes))
     return problems

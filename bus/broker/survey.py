@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import nats.js.errors
 from nats.js.api import ConsumerInfo
 
-from bus.broker.connection import Connection, translated
+from bus.broker.connection import Connection
 from bus.broker.streams import StreamNames
+from bus.broker.translate import translated
 
 
 @dataclass(frozen=True, slots=True)

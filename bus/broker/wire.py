@@ -66,6 +66,21 @@ async def unsubscribe(client: Client, subscription: Subscription, timeout_s: flo
         client._remove_sub(subscription._id)
 
 
+def server_name(client: Client) -> str:
+    """Name of the server that the client is or was connected to."""
+    return str(client._server_info.get("server_name", ""))
+
+
+def server_version(client: Client) -> str:
+    """Version of that server."""
+    return str(client._server_info.get("version", ""))
+
+
+def has_stopped_reading(client: Client) -> bool:
+    """Whether its reading task has ended, which nobody else notices while it calls itself connected."""
+    return client._reading_task is not None and client._reading_task.done()
+
+
 def reconnects(client: Client) -> bool:
     """Whether somebody is working on the reconnection; nobody is when nats-py's task for it has ended."""
     task = client._reconnection_task

@@ -13,6 +13,7 @@ import typer
 from bus.chaos import Finding, break_messages
 from bus.cli.operate import load_agent, log_to_stderr, read_payload
 from bus.cli.render import table
+from bus.cli.usage import UsageError
 from bus.config import Settings
 
 
@@ -32,6 +33,8 @@ def chaos(
     # What fails here is meant to; the table says it.
     logging.getLogger("bus").setLevel(logging.CRITICAL)
     value, loaded = read_payload(payload), load_agent(agent)
+    if type not in loaded.handles:
+        raise UsageError(f"{loaded.name} has no handler for {type!r}; it has {', '.join(loaded.handles) or 'none'}")
     findings = asyncio.run(break_messages(loaded, type, value, nats_server=Settings.load().nats_server))
     if as_json:
         print(orjson.dumps([_as_json(one) for one in findings], option=orjson.OPT_INDENT_2).decode())

@@ -14,6 +14,7 @@ import typer
 
 from bus.cli.operate import Servers, log_to_stderr
 from bus.cli.render import clean, dead_letter_json, dead_letter_text, sighting_json, sighting_line, table
+from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.doctor import Grade, examine
 
@@ -63,10 +64,10 @@ async def _tail(
 
 
 def parse_duration(text: str) -> timedelta:
-    """`90s`, `10m`, `2h` or `7d`. Raises ValueError."""
+    """`90s`, `10m`, `2h` or `7d`. Raises UsageError."""
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 2h or 7d")
+        raise UsageError(f"{text!r} is not a duration such as 90s, 10m, 2h or 7d")
     return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bus.cli import chaos, inspect, operate
+from bus.cli.usage import UsageError
 from bus.config import SettingsError
 from bus.errors import BusError, Rejected
 
@@ -74,6 +75,6 @@ def describe(problem: Exception) -> tuple[str, int]:
     if isinstance(problem, BusError):
         unreachable = problem.info.code == "broker.unavailable"
         return problem.info.message, EXIT_NO_BROKER if unreachable else EXIT_NO
-    if isinstance(problem, SettingsError | ValueError | TypeError):
+    if isinstance(problem, SettingsError | UsageError):
         return str(problem), EXIT_WRONG_USE
     return f"{type(problem).__name__}: {problem} (run again with --debug to see where)", EXIT_NO

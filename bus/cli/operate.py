@@ -18,9 +18,11 @@ import typer
 from bus.agent import Agent, Replica
 from bus.broker.embedded import Embedded
 from bus.cli import supervise
+from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.config import Settings
 from bus.delivery.outcome import Outcome
+from bus.envelope import is_agent_name
 
 Servers = Annotated[str | None, typer.Option("--servers", help="NATS URLs; default: BUS_SERVERS, else embedded.")]
 
@@ -101,21 +103,21 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
 def load_agent(name: str) -> Agent:
     """The agent that `MODULE:AGENT` names, imported from here or the installed packages.
 
-    Raises ValueError that says what is missing.
+    Raises UsageError that says what is missing.
     """
     module_name, separator, attribute = name.partition(":")
     if not separator or not module_name or not attribute:
-        raise ValueError(f"{name!r} is not MODULE:AGENT, for example agents.writer:writer")
+        raise UsageError(f"{name!r} is not MODULE:AGENT, for example agents.writer:writer")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as problem:
-        raise ValueError(f"cannot import {module_name!r}: {problem}; run it from the folder that holds it") from problem
+        raise UsageError(f"cannot import {module_name!r}: {problem}; run it from the folder that holds it") from problem
     agent = getattr(module, attribute, None)
     if not isinstance(agent, Agent):
         found = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
-        raise ValueError(f"{module_name!r} has no Agent named {attribute!r}; it has {', '.join(found) or 'none'}")
+        raise UsageError(f"{module_name!r} has no Agent named {attribute!r}; it has {', '.join(found) or 'none'}")
     return agent
 
 
@@ -136,6 +138,8 @@ def send(
     Example: bus send writer draft_request @draft.json --wait
     """
     log_to_stderr("error")
+    if not is_agent_name(sender):
+        raise UsageError(f"--from {sender!r} is not an agent name: 1 to 64 letters, digits, _ and -")
     value = read_payload(payload)
     sys.exit(asyncio.run(_send(servers, sender, to, type, value, workflow, phase, message_id, timeout if wait else 0)))
 
@@ -176,7 +180,7 @@ def _print_outcome(message_id: str, outcome: Outcome, wait_s: float) -> int:
 
 
 def read_payload(argument: str) -> Any:
-    """The JSON value of `JSON`, `@FILE` or `-`. Raises ValueError that says where it is wrong."""
+    """The JSON value of `JSON`, `@FILE` or `-`. Raises UsageError that says where it is wrong."""
     if argument == "-":
         where, data = "standard input", sys.stdin.buffer.read()
     elif argument.startswith("@"):
@@ -184,13 +188,13 @@ def read_payload(argument: str) -> Any:
         try:
             data = Path(where).read_bytes()
         except OSError as problem:
-            raise ValueError(f"cannot read {where}: {problem.strerror}") from problem
+            raise UsageError(f"cannot read {where}: {problem.strerror}") from problem
     else:
         where, data = "the payload", argument.encode()
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as problem:
-        raise ValueError(f"{where} is not JSON: {problem}") from problem
+        raise UsageError(f"{where} is not JSON: {problem}") from problem
 
 
 async def stop_signal() -> None:
@@ -224,9 +228,9 @@ def on_stop_signals(*effects: Callable[[], None]) -> Iterator[None]:
 
 
 def log_to_stderr(level: str = "info") -> None:
-    """Readable log lines on standard error. Raises ValueError for a level that there is not."""
+    """Readable log lines on standard error. Raises UsageError for a level that there is not."""
     if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise ValueError(f"--log-level {level!r} is not debug, info, warning or error")
+        raise UsageError(f"--log-level {level!r} is not debug, info, warning or error")
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -34,13 +35,13 @@ def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> 
     slots = [_Slot(arguments) for _ in range(workers)]
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    seen = _modified_at() if reload else 0.0
+    seen = _snapshot() if reload else set()
     try:
         while not stopping:
             for slot in slots:
                 slot.keep_alive()
             time.sleep(POLL_S)
-            if reload and (now := _modified_at()) != seen:
+            if reload and (now := _snapshot()) != seen:
                 seen = now
                 print("code changed; restarting", file=sys.stderr, flush=True)
                 _stop(slots, grace_s)
@@ -100,13 +101,21 @@ def _signal(slots: list[_Slot]) -> None:
             slot.process.send_signal(signal.SIGTERM)
 
 
-def _modified_at() -> float:
-    """The newest change of a Python file below the current folder."""
-    return max((path.stat().st_mtime for path in _sources(Path.cwd())), default=0.0)
+def _snapshot() -> set[tuple[Path, float]]:
+    """Every Python file below the current folder, with the time of its last change."""
+    found = set()
+    for path in _sources(Path.cwd()):
+        # An editor's temporary file may be gone by now.
+        with contextlib.suppress(OSError):
+            found.add((path, path.stat().st_mtime))
+    return found
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    for entry in folder.iterdir():
+    entries: list[Path] = []
+    with contextlib.suppress(OSError):
+        entries = list(folder.iterdir())
+    for entry in entries:
         if entry.is_dir() and not entry.is_symlink() and entry.name not in SKIPPED:
             yield from _sources(entry)
         elif entry.suffix == ".py" and entry.is_file():

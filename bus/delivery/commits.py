@@ -21,6 +21,7 @@ from bus.workflow.completions import Completion
 log = logging.getLogger("bus.delivery")
 
 MAX_GROUP = 256
+RETRY_S = 0.5
 
 Committed = Callable[[BusError | None], None]
 
@@ -65,12 +66,15 @@ class Commits:
                 self._arrived.clear()
             problem: BusError | None = error("broker.unavailable", "stopped before the completion was stored")
             try:
-                problem = await self._commit(group)
+                while (problem := await self._commit(group)) is not None:
+                    log.warning("what was completed is not stored yet: %s", problem.info.message)
+                    await asyncio.sleep(RETRY_S)
             finally:
                 for commit in group:
                     commit.then(problem)
 
     async def _commit(self, group: list[Commit]) -> BusError | None:
+        # A group that cannot be stored is kept and tried again; its messages are kept alive meanwhile.
         try:
             stored = await store(
                 self._connection,

@@ -76,7 +76,8 @@ class Dedupe:
         self._remembered = Remembered(window_s=settings.dedupe_window_s, max_ids=settings.dedupe_max_ids)
         self._claims: set[bytes] = set()
         self._seen_seq = 0
-        self._behind = False
+        self._breaks = 0
+        self._caught_up_at = 0
         self._advanced = asyncio.Condition()
         self._own_seqs: set[int] = set()
         self._follower: asyncio.Task[None] | None = None
@@ -116,7 +117,7 @@ class Dedupe:
         if key in self._claims:
             return Claim.HELD
         self._claims.add(key)
-        if redelivered or self._behind:
+        if redelivered or self._breaks != self._caught_up_at:
             try:
                 await self._catch_up()
             except BaseException:
@@ -142,9 +143,10 @@ class Dedupe:
             self._own_seqs.add(seq)
 
     def _mark_behind(self) -> None:
-        self._behind = True
+        self._breaks += 1
 
     async def _catch_up(self) -> None:
+        breaks = self._breaks
         stream = StreamNames.of(self._connection.settings.namespace).done
         target = await last_seq_of(self._connection, stream, self._connection.subjects.done(self._agent))
         try:
@@ -155,7 +157,7 @@ class Dedupe:
                 "broker.unavailable",
                 f"{self._agent} could not catch up with its completions in {CATCH_UP_S:.0f} s",
             ) from None
-        self._behind = False
+        self._caught_up_at = breaks
 
     async def _follow(self, reader: StreamReader) -> None:
         async for delivery in reader:

@@ -116,8 +116,8 @@ class Message:
         """Sends a message that this one caused; returns its envelope once the broker has stored it.
 
         It stays in the workflow, session and trace; `to="*"` broadcasts. Its id is derived from this message's
-        id, the agent, and the number of the send; give a `key` where the order of sends may differ between two
-        runs, or a whole `message_id` where several messages may cause the same one. Raises as
+        id, the agent, the receiver, the type and the number of the send; give a `key` where the order of sends may
+        differ between two runs, or a whole `message_id` where several messages may cause the same one. Raises as
         `Publisher.publish`, and Rejected `protocol.malformed` for a name or type that the envelope refuses.
         """
         self._ordinal += 1
@@ -127,7 +127,7 @@ class Message:
             type=type,
             message_id=message_id
             or derive_message_id(
-                self.sender, self.message_id, self._agent, f"key:{key}" if key else f"send:{self._ordinal}"
+                self.sender, self.message_id, self._agent, f"key:{key}" if key else f"send:{self._ordinal}:{to}:{type}"
             ),
             trace_id=self.envelope.trace_id,
             session_id=self.envelope.session_id,

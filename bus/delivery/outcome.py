@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames, delete_message
+from bus.broker.survey import agent_queues
 from bus.delivery.dead_letters import DeadLetter, DeadLetters
-from bus.envelope import Envelope
-from bus.errors import Rejected
+from bus.envelope import Envelope, instant
+from bus.errors import BusError, Rejected
 from bus.workflow import completions
 
 REPLY_AFTER_COMPLETION_S = 0.5
@@ -34,18 +35,20 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
     """Waits for what becomes of a message that was just sent. Raises BrokerError.
 
     A reply is the first message to the sender that names the sent one as its cause. It is taken from the
-    sender's queue, because a client that waits like this has no consumer.
+    sender's queue, unless an agent of that name has a consumer for it.
     """
     names = StreamNames.of(connection.settings.namespace)
-    since = datetime.fromisoformat(sent.timestamp or "") - CLOCK_MARGIN
-    arrived: asyncio.Queue[Outcome] = asyncio.Queue()
+    since = (instant(sent.timestamp) if sent.timestamp else datetime.now(UTC)) - CLOCK_MARGIN
+    is_agent = any(one.agent == sent.sender and one.replicas is not None for one in await agent_queues(connection))
+    arrived: asyncio.Queue[Outcome | BusError] = asyncio.Queue()
     dead_letters = DeadLetters(connection)
 
     async def as_reply(delivery: Delivery) -> Outcome | None:
         with contextlib.suppress(Rejected):
             seen = Envelope.decode(delivery.data)
             if seen.causation_id == sent.message_id and seen.to == sent.sender:
-                await delete_message(connection, names.work, int(delivery.headers.get("Nats-Sequence", "0")))
+                if not is_agent and (seq := delivery.headers.get("Nats-Sequence", "")).isdecimal():
+                    await delete_message(connection, names.work, int(seq))
                 return Outcome(reply=seen)
         return None
 
@@ -64,10 +67,13 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
         return None
 
     async def read(stream: str, subject: str, recognise: Callable[[Delivery], Awaitable[Outcome | None]]) -> None:
-        async with StreamReader(connection, stream, subjects=[subject], start_time=since) as reader:
-            async for delivery in reader:
-                if (outcome := await recognise(delivery)) is not None:
-                    await arrived.put(outcome)
+        try:
+            async with StreamReader(connection, stream, subjects=[subject], start_time=since) as reader:
+                async for delivery in reader:
+                    if (outcome := await recognise(delivery)) is not None:
+                        await arrived.put(outcome)
+        except BusError as problem:
+            await arrived.put(problem)
 
     subjects = connection.subjects
     tasks = [
@@ -75,11 +81,11 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
         asyncio.create_task(read(names.dead, subjects.dead(sent.to, "*"), as_dead)),
         asyncio.create_task(read(names.done, subjects.done(sent.to), as_handled)),
     ]
-    best = Outcome()
+    best: Outcome | BusError = Outcome()
     try:
         async with asyncio.timeout(timeout_s):
             best = await arrived.get()
-        if best.is_handled:
+        if isinstance(best, Outcome) and best.is_handled:
             # A reply is sent before the completion, but read from another stream.
             async with asyncio.timeout(REPLY_AFTER_COMPLETION_S):
                 best = await arrived.get()
@@ -89,4 +95,6 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    if isinstance(best, BusError):
+        raise best
     return best

@@ -42,7 +42,6 @@ log = logging.getLogger("bus.delivery")
 # A message that ends the process each time it is handled is never settled by it; the count of deliveries is
 # all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
 CRASH_MARGIN = 10
-HELD_RETRY_S = 1.0
 ACK = Settlement(Verdict.ACK)
 REFUSAL_TTL_S = 86400
 
@@ -107,6 +106,7 @@ class Pipeline:
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
         self._max_hops = settings.max_hops
+        self._ack_wait_s = settings.ack_wait_s
         self._policy = policy
 
     async def run(self, delivery: Delivery, ended: Callable[[Delivery], None]) -> None:
@@ -139,20 +139,20 @@ class Pipeline:
         except Exception as problem:
             log.exception("%s failed on %s", self._agent, self._what(progress), extra=_ids(progress))
             failure = error("tool.execution_failed", f"{type(problem).__name__}: {problem}").info
-        if failure is not None:
-            if progress.claimed is not None:
-                self._dedupe.release(progress.claimed)
-            settlement = decide(
-                failure,
-                attempt=delivery.attempt,
-                policy=progress.policy,
-                jitter=random.random(),
-                age_s=delivery.age_s(),
-            )
-        if settlement is None:
+        if failure is None and settlement is None:
             return
         try:
-            await self._settle(delivery, progress, settlement, failure, span)
+            if failure is not None:
+                if progress.claimed is not None:
+                    self._dedupe.release(progress.claimed)
+                settlement = decide(
+                    failure,
+                    attempt=delivery.attempt,
+                    policy=progress.policy,
+                    jitter=random.random(),
+                    age_s=delivery.age_s(),
+                )
+            await self._settle(delivery, progress, settlement or ACK, failure, span)
         except BusError as problem:
             self._will_come_again(progress.envelope, problem, span)
         finally:
@@ -212,7 +212,7 @@ class Pipeline:
             )
             return ACK
         if claim is Claim.HELD:
-            return Settlement(Verdict.NAK, delay_s=HELD_RETRY_S)
+            return Settlement(Verdict.NAK, delay_s=self._ack_wait_s)
         progress.claimed = key
         if delivery.attempt > route.policy.max_attempts + CRASH_MARGIN:
             raise error(
@@ -295,7 +295,13 @@ class Pipeline:
         refusal = refusal_message(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure)
         if refusal is not None:
             parent = span.context if span is not None else None
-            await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
+            try:
+                await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
+            except BusError as problem:
+                if problem.info.code == "broker.unavailable":
+                    raise
+                # It will not be stored later either, and waiting for it would hold the poison in the stream.
+                log.warning("%s is not told about dead letter %d: %s", refusal.to, dead_id, problem.info.message)
         # Last, because it removes the message from the stream.
         await self._connection.publish(delivery.reply, b"+TERM")
 

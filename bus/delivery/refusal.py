@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import orjson
+
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
 from bus.envelope import Envelope, derive_message_id, new_trace_id
@@ -9,6 +14,8 @@ from bus.envelope.grammar import is_agent_name
 from bus.errors import ErrorInfo
 
 ERROR_TYPE = "error"
+MAX_MESSAGE_CHARS = 2000
+MAX_DETAILS_CHARS = 100_000
 
 
 def refusal_message(
@@ -43,7 +50,7 @@ def refusal_message(
         status="error",
         extensions=extensions,
         payload={
-            "error": failure.to_wire(),
+            "error": _bounded(failure),
             "rejected": {
                 "message_id": about,
                 "type": envelope.type if envelope is not None else None,
@@ -52,3 +59,18 @@ def refusal_message(
             },
         },
     )
+
+
+def _bounded(failure: ErrorInfo) -> dict[str, Any]:
+    """The error as JSON of a bounded size: a handler may have put anything into its details."""
+    wire = failure.to_wire()
+    wire["message"] = plain_text(failure.message, MAX_MESSAGE_CHARS)
+    details = json.dumps(wire["details"], default=str, skipkeys=True)
+    wire["details"] = orjson.loads(details) if len(details) <= MAX_DETAILS_CHARS else {"left_out_chars": len(details)}
+    return wire
+
+
+def plain_text(text: str, limit: int) -> str:
+    """A text that UTF-8 can carry, cut to `limit` characters."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

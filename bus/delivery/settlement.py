@@ -8,6 +8,8 @@ from enum import Enum
 
 from bus.errors import ErrorInfo, kind
 
+BROKER = "broker."
+
 
 class Verdict(Enum):
     """How a delivery is settled."""
@@ -58,11 +60,14 @@ def decide(
     """Decides from the failure (None: it was handled), the attempt (from 1), `jitter` in [0, 1) and the age.
 
     Only what is retryable is tried again; everything else, the last attempt, and what would be too old by then is
-    a dead letter.
+    a dead letter. A broker that is away or full never makes a dead letter.
     """
     if failure is None:
         return Settlement(Verdict.ACK)
     policy = policy.for_code(failure.code)
+    if failure.code.startswith(BROKER) and failure.retryable:
+        # Not the message's fault: it is never given up for a broker that is away or full.
+        return Settlement(Verdict.NAK, delay_s=min(policy.cap_s, policy.base_s * 2.0 ** min(attempt - 1, 32)) * jitter)
     if not failure.retryable or attempt >= policy.max_attempts:
         return Settlement(Verdict.DEAD)
     ceiling_s = min(policy.cap_s, policy.base_s * 2.0 ** min(attempt - 1, 32))

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from bus.config import SettingsError
 from bus.telemetry.recorder import SpanRecord
 
 log = logging.getLogger("bus.telemetry")
@@ -39,7 +40,7 @@ class OtlpJsonExporter:
 
     def __init__(self, url: str, resource: Mapping[str, str]) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError(f"OTEL_EXPORTER_OTLP_ENDPOINT: {url!r} is not an http or https address")
+            raise SettingsError(f"OTEL_EXPORTER_OTLP_ENDPOINT: {url!r} is not an http or https address")
         self._url = url
         self._headers = {"Content-Type": "application/json", **_headers()}
         self._timeout_s = float(os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") or 10)

@@ -6,11 +6,13 @@ import os
 import zlib
 from collections.abc import Mapping
 
+from bus.config import SettingsError
+
 
 def ratio(environment: Mapping[str, str] = os.environ) -> float:
     """The share of roots to record, from the standard `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
 
-    Without them everything is recorded. Raises ValueError, naming the variable, for values that they cannot have.
+    Without them everything is recorded. Raises SettingsError, naming the variable, for values that they cannot have.
     """
     sampler = environment.get("OTEL_TRACES_SAMPLER", "").removeprefix("parentbased_") or "always_on"
     if sampler == "always_on":
@@ -18,14 +20,14 @@ def ratio(environment: Mapping[str, str] = os.environ) -> float:
     if sampler == "always_off":
         return 0.0
     if sampler != "traceidratio":
-        raise ValueError(f"OTEL_TRACES_SAMPLER={sampler!r} is not always_on, always_off or traceidratio")
+        raise SettingsError(f"OTEL_TRACES_SAMPLER={sampler!r} is not always_on, always_off or traceidratio")
     text = environment.get("OTEL_TRACES_SAMPLER_ARG", "1")
     try:
         share = float(text)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise ValueError(f"OTEL_TRACES_SAMPLER_ARG={text!r} is not a number from 0 to 1")
+        raise SettingsError(f"OTEL_TRACES_SAMPLER_ARG={text!r} is not a number from 0 to 1")
     return share
 
 

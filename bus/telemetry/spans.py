@@ -80,7 +80,7 @@ class Span:
 class Telemetry:
     """The spans of one service: every agent has its own, also when several share a process.
 
-    Raises ValueError, naming the variable, for wrong values of the standard `OTEL_*` variables.
+    Raises SettingsError, naming the variable, for wrong values of the standard `OTEL_*` variables.
     """
 
     def __init__(self, service: str, *, namespace: str) -> None:

@@ -141,26 +141,33 @@ def _begin(workflow_id: str) -> datetime:
 
 def _link(nodes: list[Node]) -> list[Node]:
     by_id = {node.envelope.message_id: node for node in nodes}
+    in_order = sorted(nodes, key=lambda one: one.stored_at)
+    cut = _circles(in_order, by_id)
     roots = []
-    for node in sorted(nodes, key=lambda one: one.stored_at):
+    for node in in_order:
         parent = by_id.get(node.envelope.causation_id or "")
-        if parent is None or parent is node or _is_below(parent, node, by_id):
+        if parent is None or id(node) in cut:
             roots.append(node)
         else:
             parent.children.append(node)
     return roots
 
 
-def _is_below(node: Node, top: Node, by_id: dict[str, Node]) -> bool:
-    """Whether foreign messages claim a circle of causes, which must not become an endless tree."""
-    seen = set()
-    current: Node | None = node
-    while current is not None and id(current) not in seen:
-        if current is top:
-            return True
-        seen.add(id(current))
-        current = by_id.get(current.envelope.causation_id or "")
-    return False
+def _circles(nodes: list[Node], by_id: dict[str, Node]) -> set[int]:
+    """Where to cut circles of causes, which foreign messages may claim and which must not become endless trees."""
+    cut: set[int] = set()
+    settled: set[int] = set()
+    for node in nodes:
+        path: set[int] = set()
+        current: Node | None = node
+        while current is not None and id(current) not in settled:
+            if id(current) in path:
+                cut.add(id(current))
+                break
+            path.add(id(current))
+            current = by_id.get(current.envelope.causation_id or "")
+        settled |= path
+    return cut
 
 
 def _drawn(nodes: list[Node], indent: str) -> Iterator[tuple[str, Node]]:

@@ -24,8 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench.ways import Task, environment, ways
 from bus.testing.server import NatsServer
+from tests.bench.ways import Task, environment, ways
 
 BASE = "raw nats-py"
 

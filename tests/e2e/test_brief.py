@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT
 from bus.testing import NatsServer
+from tests.e2e.conftest import ROOT
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

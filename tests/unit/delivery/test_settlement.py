@@ -26,6 +26,10 @@ def test_only_retryable_failures_come_again_and_only_so_often(
     details = {} if after_ms is None else {"retry_after_ms": after_ms}
     failure = ErrorInfo(code, "no", details, retryable=TABLE[code].retryable)
     settled = decide(failure, attempt=attempt, policy=POLICY, jitter=jitter)
+    if failure.code.startswith("broker."):
+        # Never the message's fault, so never the end of it.
+        assert settled.verdict is Verdict.NAK
+        return
     if not failure.retryable or attempt >= POLICY.max_attempts:
         assert settled.verdict is Verdict.DEAD
         return
