@@ -83,6 +83,10 @@ class Pipeline:
         self._max_hops = settings.max_hops
         self._policy = RetryPolicy(max_attempts=settings.max_attempts)
 
+    def suspect_copies(self) -> None:
+        """Hears that the consumer is a new one, which delivers what was in hand once more, as if for the first time."""
+        self._dedupe.suspect_copies()
+
     async def run(self, delivery: Delivery, ended: Callable[[Delivery], None]) -> None:
         """Takes one delivery from bytes to its settlement; `ended` is called when that is done.
 
