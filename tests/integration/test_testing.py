@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import nats
 import orjson
 import pytest
+from nats.js.api import ConsumerConfig
 
 import bus.testing
 from bus import Agent, Bus, Message, PermanentFailure, RetryLater, Settings
@@ -175,6 +177,22 @@ async def test_settling_says_who_has_what_left(bus: Bus, settings: Settings) -> 
         await settled(bus, 0.2)
     with pytest.raises(TimeoutError, match=r"client: 1, worker: 1"):
         await settled(bus, 0.2, agents={"worker", "client"})
+
+
+async def test_settling_does_not_wait_for_what_nobody_gets_any_more(bus: Bus, settings: Settings) -> None:
+    """The consumer has given the message up (as a killed broker may), and it stays in the stream."""
+    await bus.send("worker", "order", {})
+    stranger = await nats.connect(settings.servers)
+    stream = StreamNames.of(settings.namespace).work
+    once = ConsumerConfig(max_deliver=1, ack_wait=0.2)
+    pull = await stranger.jetstream().pull_subscribe(
+        f"{settings.namespace}.v1.work.worker.>", stream=stream, config=once
+    )
+    await pull.fetch(1)
+    await settled(bus, 10)
+    ledger = await Ledger.read(bus)
+    assert len(ledger.waiting) == 1
+    await stranger.close()
 
 
 async def test_settling_waits_for_a_broker_that_is_away(server: NatsServer) -> None:
