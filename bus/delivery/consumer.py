@@ -45,7 +45,7 @@ class Consumer:
             await self._create(),
             take=self._take,
             room=lambda: self._concurrency - len(self._in_hand),
-            missing=self._create,
+            missing=self._create_again,
         )
         await self._pull.start()
         self._keep_alive = asyncio.create_task(self._report_progress(), name=f"keep-alive {self._agent}")
@@ -73,6 +73,10 @@ class Consumer:
 
     async def _create(self) -> str:
         return await ensure_consumer(self._connection, self._agent)
+
+    async def _create_again(self) -> str:
+        self._pipeline.suspect_copies()
+        return await self._create()
 
     async def _until_idle_or_hurried(self, grace_s: float) -> None:
         waits = [asyncio.create_task(self._until_idle(grace_s)), asyncio.create_task(self._hurried.wait())]

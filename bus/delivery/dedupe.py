@@ -23,6 +23,9 @@ from bus.workflow import completions
 log = logging.getLogger("bus.delivery")
 
 CATCH_UP_S = 10.0
+PROMPT_S = 0.05
+# A broker that was killed forgets what it had delivered and sends it again as if for the first time.
+SUSPECT_S = 10.0
 
 
 class Claim(Enum):
@@ -78,6 +81,7 @@ class Dedupe:
         self._seen_seq = 0
         self._breaks = 0
         self._caught_up_at = 0
+        self._suspect_until = 0.0
         self._advanced = asyncio.Condition()
         self._own_seqs: set[int] = set()
         self._follower: asyncio.Task[None] | None = None
@@ -94,13 +98,13 @@ class Dedupe:
         await self._stack.enter_async_context(reader)
         async for delivery in reader.until_now():
             self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
-        self._connection.on_reconnect(self._mark_behind)
+        self._connection.on_reconnect(self.suspect_copies)
         self._follower = asyncio.create_task(self._follow(reader), name=f"completions of {self._agent}")
 
     async def stop(self) -> None:
         """Stops following; bounded; a second call does nothing."""
         if self._follower is not None:
-            self._connection.remove_listener(self._mark_behind)
+            self._connection.remove_listener(self.suspect_copies)
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
@@ -117,7 +121,7 @@ class Dedupe:
         if key in self._claims:
             return Claim.HELD
         self._claims.add(key)
-        if redelivered or self._breaks != self._caught_up_at:
+        if redelivered or self._breaks != self._caught_up_at or time.monotonic() < self._suspect_until:
             try:
                 await self._catch_up()
             except BaseException:
@@ -142,16 +146,26 @@ class Dedupe:
         if seq > self._seen_seq:
             self._own_seqs.add(seq)
 
-    def _mark_behind(self) -> None:
+    def suspect_copies(self) -> None:
+        """Takes no delivery's word for being the first for a while: the link, or the consumer, is a new one."""
         self._breaks += 1
+        self._suspect_until = time.monotonic() + SUSPECT_S
 
     async def _catch_up(self) -> None:
         breaks = self._breaks
         stream = StreamNames.of(self._connection.settings.namespace).done
-        target = await last_seq_of(self._connection, stream, self._connection.subjects.done(self._agent))
+        subject = self._connection.subjects.done(self._agent)
         try:
-            async with asyncio.timeout(CATCH_UP_S), self._advanced:
-                await self._advanced.wait_for(lambda: self._seen_seq >= target)
+            async with asyncio.timeout(CATCH_UP_S):
+                while True:
+                    target = await last_seq_of(self._connection, stream, subject)
+                    asked_at = time.monotonic()
+                    async with self._advanced:
+                        while self._seen_seq < target:
+                            await self._advanced.wait()
+                    # After a long wait, as behind a new reader, the end may have moved on.
+                    if time.monotonic() - asked_at < PROMPT_S:
+                        break
         except TimeoutError:
             raise error(
                 "broker.unavailable",

@@ -109,6 +109,10 @@ class Pipeline:
         self._ack_wait_s = settings.ack_wait_s
         self._policy = policy
 
+    def suspect_copies(self) -> None:
+        """Hears that the consumer is a new one, which delivers what was in hand once more, as if for the first time."""
+        self._dedupe.suspect_copies()
+
     async def run(self, delivery: Delivery, ended: Callable[[Delivery], None]) -> None:
         """Takes one delivery from bytes to its settlement; `ended` is called when that is done.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from bus.broker.survey import agents_with_consumer, waiting_counts
+from bus.broker.survey import agent_queues, agents_with_consumer, waiting_counts
 from bus.client import Bus
 from bus.errors import BusError
 
 FIRST_LOOK_S = 0.005
 SLOWEST_LOOK_S = 0.1
+ORPHANS_S = 1.0
 
 
 async def settled(bus: Bus, timeout_s: float = 30.0, *, agents: Collection[str] | None = None) -> None:
@@ -21,6 +22,7 @@ async def settled(bus: Bus, timeout_s: float = 30.0, *, agents: Collection[str] 
     waited for. Raises TimeoutError after `timeout_s`, with who has how many messages left.
     """
     loop = asyncio.get_running_loop()
+    orphans, orphans_since = dict[str, int](), 0.0
     deadline, pause_s, left = loop.time() + timeout_s, FIRST_LOOK_S, "unknown, for the broker did not answer"
     while True:
         try:
@@ -30,6 +32,14 @@ async def settled(bus: Bus, timeout_s: float = 30.0, *, agents: Collection[str] 
                 counts = await waiting_counts(bus.connection)
                 waiting = {agent: count for agent, count in sorted(counts.items()) if agent in known}
                 if not waiting:
+                    return
+                # A broker that was killed may keep messages that it has recorded as settled; nobody gets them any more.
+                queues = [queue for queue in await agent_queues(bus.connection) if queue.agent in waiting]
+                if any(queue.replicas is None or queue.waiting or queue.in_flight for queue in queues):
+                    orphans = {}
+                elif waiting != orphans:
+                    orphans, orphans_since = waiting, loop.time()
+                elif loop.time() - orphans_since > ORPHANS_S:
                     return
                 left = ", ".join(f"{agent}: {count}" for agent, count in waiting.items())
         except BusError as problem:
