@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bus.broker.connection import Connection
+from bus.broker.messages import delete_message
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
-from bus.broker.streams import StreamNames, delete_message
-from bus.delivery.dead_letters import DeadLetter, DeadLetters
+from bus.broker.streams import StreamNames
+from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.letter import DeadLetter
 from bus.envelope import Envelope
 from bus.errors import Rejected
 from bus.workflow import completions
