@@ -25,9 +25,10 @@ from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.handler import Handler
+from bus.delivery.letter import attempts_before
 from bus.delivery.message import Message
 from bus.delivery.publisher import Publisher
-from bus.delivery.refusal import refusal_message
+from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
@@ -45,7 +46,6 @@ log = logging.getLogger("bus.delivery")
 CRASH_MARGIN = 10
 HELD_RETRY_S = 1.0
 ACK = Settlement(Verdict.ACK)
-REFUSAL_TTL_S = 86400
 
 
 @dataclass(slots=True)
@@ -163,7 +163,8 @@ class Pipeline:
                 handles=sorted(self._handlers),
             )
         key = digest(envelope.sender, envelope.message_id)
-        claim = await self._dedupe.claim(key, redelivered=delivery.attempt > 1)
+        attempt = attempts_before(delivery.headers) + delivery.attempt
+        claim = await self._dedupe.claim(key, redelivered=attempt > 1)
         if claim is Claim.COMPLETED:
             span.set({"bus.duplicate": True})
             log.info(
@@ -184,7 +185,7 @@ class Pipeline:
         message = Message(
             envelope,
             agent=self._agent,
-            attempt=delivery.attempt,
+            attempt=attempt,
             phase=envelope.phase or handler.phase,
             span=span,
             publisher=self._publisher,
@@ -210,7 +211,7 @@ class Pipeline:
                     envelope.sender,
                     envelope.message_id,
                     envelope.workflow_id,
-                    delivery.attempt,
+                    attempt,
                     started_at,
                     exec_ms,
                 ),
@@ -281,7 +282,7 @@ class Pipeline:
         parent = TraceContext.from_headers(delivery.headers)
         if not self._telemetry.is_exporting:
             return Span(parent)
-        attributes: dict[str, Any] = {"bus.attempt": delivery.attempt}
+        attributes: dict[str, Any] = {"bus.attempt": attempts_before(delivery.headers) + delivery.attempt}
         name = f"process {self._agent}"
         if envelope is not None:
             attributes |= message_attributes("process", envelope)
