@@ -9,6 +9,7 @@ from bus.envelope.grammar import is_agent_name
 from bus.errors import ErrorInfo
 
 ERROR_TYPE = "error"
+REFUSAL_TTL_S = 86400
 
 
 def refusal_message(
