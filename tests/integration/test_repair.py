@@ -50,13 +50,13 @@ async def give_up(settings: Settings, stranger: Any, *, announce: bool) -> None:
 async def given_up_letters(bus: Bus, settings: Settings, count: int) -> list[DeadLetter]:
     """Waits until nothing is left of what the server gave up on but its letters."""
     names = StreamNames.of(settings.namespace)
-    while True:
-        found = await letters(bus)
-        work = await counted(settings, names.work, f"{settings.namespace}.v1.work.worker.>")
-        left = await counted(settings, names.dead, "$JS.>")
-        if len(found) == count and not work and not left:
-            return found
+    while await counted(settings, names.work, f"{settings.namespace}.v1.work.worker.>") or await counted(
+        settings, names.dead, "$JS.>"
+    ):
         await asyncio.sleep(0.05)
+    found = await letters(bus)
+    assert len(found) == count
+    return found
 
 
 @pytest.mark.parametrize("announce", [True, False], ids=["before the start", "while it runs"])
