@@ -3,7 +3,7 @@
 from bus.agent import Agent
 from bus.client import Bus, Workflow
 from bus.config import Settings, SettingsError
-from bus.delivery.dead_letters import DeadLetter
+from bus.delivery.letter import DeadLetter
 from bus.delivery.message import Message
 from bus.delivery.outcome import Outcome
 from bus.delivery.settlement import RetryPolicy

@@ -18,6 +18,7 @@ from bus.delivery.limits import Limits
 from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.publisher import Publisher
+from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.telemetry.spans import Telemetry
@@ -140,11 +141,13 @@ class Agent:
             dedupe=dedupe,
             commits=commits,
         )
+        repair = Repair(connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry))
         consumer = Consumer(connection, pipeline, agent=self.name, concurrency=self.concurrency)
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)
             await dedupe.start()
+            await repair.start()
             await consumer.start()
             log.info("%s runs on %s and handles %s", self.name, connection.url, ", ".join(self.handles))
             try:
@@ -154,6 +157,7 @@ class Agent:
                 if handed_back:
                     log.warning("%s handed back %d messages that were still running", self.name, handed_back)
         finally:
+            await repair.stop()
             await commits.stop()
             await dedupe.stop()
             await telemetry.close()

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.config import Settings
-from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.mending import Mending
 from bus.delivery.message import as_json
 from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.outcome import Outcome, outcome_of
@@ -42,7 +42,7 @@ class Bus:
         self.name = name
         self.connection = connection
         self.artifacts = Artifacts(connection)
-        self.dead_letters = DeadLetters(connection)
+        self.dead_letters = Mending(connection)
         self._telemetry = telemetry
         self._publisher = Publisher(connection, telemetry, middleware=middleware)
 

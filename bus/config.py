@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -42,11 +42,20 @@ class Settings(BaseSettings):
     ack_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 5
+    max_deliver: Annotated[int, Field(ge=2, le=1_000_000, description="deliveries before the server gives up")] = 10_000
     max_hops: Annotated[int, Field(ge=1, le=100_000)] = 128
     dedupe_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
     dedupe_max_ids: Annotated[int, Field(ge=1000, le=100_000_000)] = 1_000_000
     work_max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
+
+    @field_validator("max_deliver")
+    @classmethod
+    def _above_the_attempts(cls, value: int, others: ValidationInfo) -> int:
+        # Below them the server would give up first, and its word says nothing of the failure.
+        if value <= others.data.get("max_attempts", 0):
+            raise ValueError(f"must be greater than BUS_MAX_ATTEMPTS, which is {others.data['max_attempts']}")
+        return value
 
     @classmethod
     def chosen(cls, settings: Settings | None, overrides: dict[str, Any]) -> Settings:

@@ -97,6 +97,8 @@ class StreamReader:
                 async with asyncio.timeout(STALL_S):
                     delivery = await self.next()
             except TimeoutError:
+                if not await self._is_more_stored():
+                    return
                 raise error(
                     "broker.unavailable", f"the stream {self._stream} stopped sending for {STALL_S:.0f} s"
                 ) from None
@@ -104,6 +106,17 @@ class StreamReader:
                 yield delivery
             if delivery.stream_seq >= end or delivery.pending == 0:
                 return
+
+    async def _is_more_stored(self) -> bool:
+        """Whether the rest is still there: it may have been deleted by somebody while it was read."""
+        _, matching = await ensure_reader(
+            self._connection,
+            self._stream,
+            subjects=self._subjects,
+            start_seq=self._last_seq + 1 if self._last_seq else self._start_seq,
+            start_time=self._start_time,
+        )
+        return matching > 0
 
     def _room(self) -> int:
         return BUFFER - len(self._buffer)

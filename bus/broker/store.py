@@ -18,7 +18,7 @@ RETRY_S = 0.1
 
 # Error codes of the server's publish answer.
 _FULL = {10023, 10047, 10077, 10167, 10169}
-_TOO_LARGE = {10054}
+_TOO_LARGE = {10054, 10097}
 
 
 @dataclass(frozen=True, slots=True)

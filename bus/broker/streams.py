@@ -5,7 +5,6 @@ Provisioning compares what exists, changes only what it safely can, and reports 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,11 +28,6 @@ from bus.broker.translate import translated
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
 DEAD_MAX_AGE_S = 30 * 86400.0
-NO_MESSAGE = 10037
-SEQUENCE_NOT_FOUND = 10043
-
-# The server gives up on a message after this many deliveries; ours are counted and ended far below.
-MAX_DELIVER = 10_000
 MAX_ACK_PENDING = 20_000
 
 _FIXED = ("retention", "storage")
@@ -69,15 +63,20 @@ class StreamNames:
         )
 
 
+def given_up(stream: str, consumer: str) -> str:
+    """Where the server says that it delivered a message of `stream` too often and gives up on it."""
+    return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}"
+
+
 def stream_configs(connection: Connection) -> list[StreamConfig]:
     """The streams as they should be."""
     settings, subjects = connection.settings, connection.subjects
     names = StreamNames.of(settings.namespace)
 
-    def config(name: str, subject: str, **rest: Any) -> StreamConfig:
+    def config(name: str, *filled_by: str, **rest: Any) -> StreamConfig:
         return StreamConfig(
             name=name,
-            subjects=[subject],
+            subjects=list(filled_by),
             storage=StorageType.FILE,
             num_replicas=settings.replicas,
             **{"retention": RetentionPolicy.LIMITS, "discard": DiscardPolicy.OLD, **rest},
@@ -87,7 +86,13 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
         # History first: what is republished before it exists would be missing from it.
         config(names.history, subjects.history_all, max_age=settings.history_max_age_s),
         config(names.events, subjects.event_all, max_age=EVENT_MAX_AGE_S, duplicate_window=DUPLICATE_WINDOW_S),
-        config(names.dead, subjects.dead_all, max_age=DEAD_MAX_AGE_S, duplicate_window=DUPLICATE_WINDOW_S),
+        config(
+            names.dead,
+            subjects.dead_all,
+            given_up(names.work, "*"),
+            max_age=DEAD_MAX_AGE_S,
+            duplicate_window=DUPLICATE_WINDOW_S,
+        ),
         config(names.done, subjects.done_all, max_age=settings.dedupe_window_s),
         config(
             names.work,
@@ -188,7 +193,7 @@ async def ensure_consumer(connection: Connection, agent: str) -> str:
         ack_policy=AckPolicy.EXPLICIT,
         deliver_policy=DeliverPolicy.ALL,
         ack_wait=settings.ack_wait_s,
-        max_deliver=MAX_DELIVER,
+        max_deliver=settings.max_deliver,
         max_ack_pending=MAX_ACK_PENDING,
     )
     with translated(f"create the consumer of {agent}"):
@@ -245,13 +250,3 @@ async def last_seq_of(connection: Connection, stream: str, subject: str) -> int:
             return (await connection.jetstream().get_last_msg(stream, subject)).seq or 0
         except nats.js.errors.NotFoundError:
             return 0
-
-
-async def delete_message(connection: Connection, stream: str, seq: int) -> None:
-    """Takes one message out of a stream; does nothing when it is gone already. Raises BrokerError."""
-    with translated(f"take message {seq} from {stream}"), contextlib.suppress(nats.js.errors.NotFoundError):
-        try:
-            await connection.jetstream().delete_msg(stream, seq)
-        except nats.js.errors.APIError as problem:
-            if problem.err_code not in (NO_MESSAGE, SEQUENCE_NOT_FOUND):
-                raise

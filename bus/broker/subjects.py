@@ -11,6 +11,7 @@ from bus.errors import error
 LANES = ("high", "normal", "low")
 BROADCAST = "*"
 
+_PUBLISHABLE = re.compile(r"[^\s*>.]+")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -46,6 +47,12 @@ class Subjects:
         """Everything that waits for one agent."""
         return f"{self._prefix}.work.{agent}.>"
 
+    def is_work_of(self, agent: str, subject: str) -> bool:
+        """Whether it is one of an agent's work subjects, of any depth, and fit to publish to."""
+        first = f"{self._prefix}.work.{agent}."
+        tokens = subject.removeprefix(first).split(".")
+        return subject.startswith(first) and all(map(_PUBLISHABLE.fullmatch, tokens))
+
     @property
     def work_all(self) -> str:
         """All durable messages."""
@@ -77,6 +84,10 @@ class Subjects:
     def dead_all(self) -> str:
         """All dead letters."""
         return f"{self._prefix}.dead.>"
+
+    def is_dead(self, subject: str) -> bool:
+        """Whether it is a dead letter's."""
+        return subject.startswith(f"{self._prefix}.dead.") and subject.count(".") == 4
 
     def done(self, agent: str) -> str:
         """Completions of one agent."""

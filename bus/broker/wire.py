@@ -26,6 +26,16 @@ def header_block(headers: dict[str, str]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
+def read_header_block(block: bytes) -> dict[str, str]:
+    """The headers of a stored message, as a live one shows them. The first of two with one name wins."""
+    headers: dict[str, str] = {}
+    for line in block.split(b"\r\n")[1:]:
+        name, separator, value = line.decode("utf-8", "replace").partition(":")
+        if separator and name:
+            headers.setdefault(name, value.strip())
+    return headers
+
+
 def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
     """The protocol line and body of one publish; `headers` is a block of `header_block`, or empty."""
     if headers:

@@ -1,4 +1,4 @@
-"""Commands that look: tail, dead, doctor."""
+"""Commands that look: tail, doctor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import orjson
 import typer
 
 from bus.cli.operate import Servers, log_to_stderr
-from bus.cli.render import clean, dead_letter_json, dead_letter_text, sighting_json, sighting_line, table
+from bus.cli.render import clean, sighting_json, sighting_line
 from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.doctor import Grade, examine
-
-dead_app = typer.Typer(help="Look at messages that could not be handled.", no_args_is_help=True, rich_markup_mode=None)
 
 As_json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
@@ -69,75 +67,6 @@ def parse_duration(text: str) -> timedelta:
     if found is None:
         raise UsageError(f"{text!r} is not a duration such as 90s, 10m, 2h or 7d")
     return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
-
-
-@dead_app.command("ls")
-def dead_ls(
-    agent: Annotated[str | None, typer.Option("--agent", help="Only of this agent.")] = None,
-    code: Annotated[str | None, typer.Option("--code", help="Only with this error code.")] = None,
-    as_json: As_json = False,
-    servers: Servers = None,
-) -> None:
-    """List dead letters, oldest first.
-
-    Example: bus dead ls --agent writer
-    """
-    log_to_stderr("error")
-    asyncio.run(_dead_ls(servers, agent, code, as_json))
-
-
-async def _dead_ls(servers: str | None, agent: str | None, code: str | None, as_json: bool) -> None:
-    async with Bus.connect("dead", servers=servers) as bus:
-        found = [dead async for dead in bus.dead_letters.list(agent=agent, code=code)]
-    if as_json:
-        print(
-            orjson.dumps(
-                [dead_letter_json(dead, with_data=False) for dead in found], option=orjson.OPT_INDENT_2
-            ).decode()
-        )
-    elif not found:
-        print("no dead letters")
-    else:
-        rows = [
-            (
-                str(dead.id),
-                dead.failed_at.astimezone().strftime("%m-%d %H:%M:%S"),
-                dead.agent,
-                dead.code,
-                str(dead.attempts),
-                dead.reason,
-            )
-            for dead in found
-        ]
-        for line in table(("id", "failed", "agent", "code", "attempts", "reason"), rows):
-            print(line)
-
-
-@dead_app.command("show")
-def dead_show(
-    id: Annotated[int, typer.Argument(min=1, help="The id that `bus dead ls` shows.")],
-    as_json: As_json = False,
-    servers: Servers = None,
-) -> None:
-    """Show one dead letter: why, from where, its headers and its bytes.
-
-    Example: bus dead show 3
-    """
-    log_to_stderr("error")
-    sys.exit(asyncio.run(_dead_show(servers, id, as_json)))
-
-
-async def _dead_show(servers: str | None, id: int, as_json: bool) -> int:
-    async with Bus.connect("dead", servers=servers) as bus:
-        dead = await bus.dead_letters.get(id)
-    if dead is None:
-        print(f"error: there is no dead letter {id}; bus dead ls lists them", file=sys.stderr)
-        return 1
-    if as_json:
-        print(orjson.dumps(dead_letter_json(dead, with_data=True), option=orjson.OPT_INDENT_2).decode())
-    else:
-        print(dead_letter_text(dead))
-    return 0
 
 
 def doctor(as_json: As_json = False, servers: Servers = None) -> None:

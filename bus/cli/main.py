@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import chaos, inspect, operate
+from bus.cli import chaos, dead, inspect, operate
 from bus.cli.usage import UsageError
 from bus.config import SettingsError
+from bus.delivery.letter import NoSuchDeadLetter
 from bus.errors import BusError, Rejected
 
 EXIT_NO, EXIT_WRONG_USE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -27,7 +28,7 @@ app.command("up")(operate.up)
 app.command("run")(operate.run)
 app.command("send")(operate.send)
 app.command("tail")(inspect.tail)
-app.add_typer(inspect.dead_app, name="dead")
+app.add_typer(dead.dead_app, name="dead")
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
 
@@ -70,6 +71,8 @@ def run_edge(application: typer.Typer) -> None:
 
 def describe(problem: Exception) -> tuple[str, int]:
     """The line and the exit code for an error."""
+    if isinstance(problem, NoSuchDeadLetter):
+        return str(problem), EXIT_NO
     if isinstance(problem, Rejected):
         return problem.info.message, EXIT_WRONG_USE
     if isinstance(problem, BusError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from bus.delivery.dead_letters import DeadLetter
+from bus.delivery.letter import DeadLetter
 from bus.workflow.sightings import Sighting
 
 SHOWN_BYTES = 4000
@@ -67,12 +67,12 @@ def dead_letter_json(dead: DeadLetter, *, with_data: bool) -> dict[str, Any]:
         "origin_seq": dead.origin_seq,
     }
     envelope = dead.envelope()
+    if dead.type:
+        found["type"] = dead.type
     if envelope is not None:
-        found |= {
-            "message_id": envelope.message_id,
-            "workflow_id": envelope.workflow_id,
-            "type": envelope.type,
-        }
+        found |= {"message_id": envelope.message_id, "workflow_id": envelope.workflow_id}
+    if dead.edited_from is not None:
+        found["edited_from"] = dead.edited_from
     if with_data:
         found |= {"details": dead.details, "headers": dead.headers}
         found["data_base64"] = base64.b64encode(dead.data).decode()
@@ -92,6 +92,12 @@ def dead_letter_text(dead: DeadLetter) -> str:
         f"  failed    {dead.failed_at.astimezone().isoformat(timespec='milliseconds')}",
         f"  from      {dead.origin_subject} (sequence {dead.origin_seq})",
     ]
+    if dead.edited_from is not None:
+        lines.append(
+            f"  edited    from {dead.edited_from}; bus dead show {dead.id} --original has the bytes as they came"
+        )
+    if not dead.is_whole:
+        lines.append("  lost      its bytes were kept as an object, which has been forgotten")
     details = {name: value for name, value in dead.details.items() if name != "schema"}
     lines += [f"  {name:<9} {value}" for name, value in details.items()]
     lines.append("headers")

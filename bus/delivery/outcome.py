@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from bus.broker.connection import Connection
+from bus.broker.messages import delete_message
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
-from bus.broker.streams import StreamNames, delete_message
+from bus.broker.streams import StreamNames
 from bus.broker.survey import agent_queues
-from bus.delivery.dead_letters import DeadLetter, DeadLetters
+from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.letter import DeadLetter
 from bus.envelope import Envelope, instant
 from bus.errors import BusError, Rejected
 from bus.workflow import completions

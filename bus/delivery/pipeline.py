@@ -22,11 +22,12 @@ from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.handler import CallNext, Handler, HandlerMiddleware
+from bus.delivery.letter import attempts_before
 from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
 from bus.delivery.middleware import wrap
 from bus.delivery.publisher import Publisher
-from bus.delivery.refusal import refusal_message
+from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
@@ -43,7 +44,6 @@ log = logging.getLogger("bus.delivery")
 # all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
 CRASH_MARGIN = 10
 ACK = Settlement(Verdict.ACK)
-REFUSAL_TTL_S = 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,8 @@ class Pipeline:
                 limit=route.policy.max_age_s,
             )
         key = digest(envelope.sender, envelope.message_id)
-        claim = await self._dedupe.claim(key, redelivered=delivery.attempt > 1)
+        attempt = attempts_before(delivery.headers) + delivery.attempt
+        claim = await self._dedupe.claim(key, redelivered=attempt > 1)
         if claim is Claim.COMPLETED:
             span.set({"bus.duplicate": True})
             log.info(
@@ -226,7 +227,7 @@ class Pipeline:
         message = Message(
             envelope,
             agent=self._agent,
-            attempt=delivery.attempt,
+            attempt=attempt,
             content=handler.read(envelope.payload),
             phase=envelope.phase or handler.phase,
             span=span,
@@ -253,7 +254,7 @@ class Pipeline:
                     envelope.sender,
                     envelope.message_id,
                     envelope.workflow_id,
-                    delivery.attempt,
+                    attempt,
                     started_at,
                     exec_ms,
                 ),
@@ -339,7 +340,9 @@ class Pipeline:
         )
 
     def _attributes(self, delivery: Delivery, envelope: Envelope | None) -> dict[str, str | int | float | bool]:
-        attributes: dict[str, str | int | float | bool] = {"bus.attempt": delivery.attempt}
+        attributes: dict[str, str | int | float | bool] = {
+            "bus.attempt": attempts_before(delivery.headers) + delivery.attempt
+        }
         if envelope is not None:
             attributes |= message_attributes("process", envelope)
             route = self._routes.get(envelope.type)

@@ -16,6 +16,7 @@ from bus.errors import ErrorInfo
 ERROR_TYPE = "error"
 MAX_MESSAGE_CHARS = 2000
 MAX_DETAILS_CHARS = 100_000
+REFUSAL_TTL_S = 86400
 
 
 def refusal_message(

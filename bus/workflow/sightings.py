@@ -72,8 +72,15 @@ async def sightings(
     arrived = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         sources = []
-        for kind, stream in (("work", names.history), ("event", names.events), ("dead", names.dead)):
-            reader = await stack.enter_async_context(StreamReader(connection, stream, start_time=since))
+        subjects = connection.subjects
+        for kind, stream, subject in (
+            ("work", names.history, subjects.history_all),
+            ("event", names.events, subjects.event_all),
+            ("dead", names.dead, subjects.dead_all),
+        ):
+            reader = await stack.enter_async_context(
+                StreamReader(connection, stream, subjects=[subject], start_time=since)
+            )
             sources.append(_Source(kind, reader, arrived))
         tasks = [asyncio.create_task(source.read(follow), name=f"watch {source.kind}") for source in sources]
         stack.push_async_callback(_end, tasks)

@@ -39,10 +39,11 @@ def environment(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> dict[str
 def bus_command(environment: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `bus ARGUMENTS` to its end."""
 
-    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, stdin: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "bus", *arguments],
-            input=stdin, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=25, check=False,
+            input=stdin, capture_output=True, text=True, env=environment | (env or {}),
+            cwd=tmp_path, timeout=25, check=False,
         )  # fmt: skip
 
     return run

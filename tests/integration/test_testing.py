@@ -15,8 +15,9 @@ from nats.js.api import ConsumerConfig
 
 import bus.testing
 from bus import Agent, Bus, Message, PermanentFailure, RetryLater, Settings
+from bus.broker.messages import delete_message
 from bus.broker.store import store
-from bus.broker.streams import StreamNames, delete_message
+from bus.broker.streams import StreamNames
 from bus.broker.survey import waiting_messages
 from bus.testing import Identity, Ledger, LedgerError, NatsServer, settled
 from bus.testing.plugin import ReadLedger

@@ -24,3 +24,9 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: str, monkeypatch: py
 def test_settings_are_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
         Settings.load().replicas = 3  # type: ignore[misc]
+
+
+def test_the_server_gives_up_after_the_policy() -> None:
+    assert Settings.load(max_attempts=2, max_deliver=3).max_deliver == 3
+    with pytest.raises(SettingsError, match=r"BUS_MAX_DELIVER=2: .*greater than BUS_MAX_ATTEMPTS, which is 2"):
+        Settings.load(max_attempts=2, max_deliver=2)
