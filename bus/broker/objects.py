@@ -33,8 +33,12 @@ class Objects:
             except nats.js.errors.NotFoundError:
                 await store.put(name, data)
 
-    async def get(self, name: str) -> bytes | None:
-        """The bytes under `name`, or None. Raises BrokerError, also when the stored bytes are damaged."""
+    async def get(self, name: str, *, max_bytes: int | None = None) -> bytes | None:
+        """The bytes under `name`, or None.
+
+        Raises BrokerError; not retryable when the stored bytes are damaged. Raises `protocol.too_large` over
+        `max_bytes`, before it fetches anything.
+        """
         for _ in range(READ_ATTEMPTS):
             with translated(f"fetch {self._bucket}/{name}"):
                 store = await self._store()
@@ -42,12 +46,21 @@ class Objects:
                     found = await store.get_info(name)
                 except nats.js.errors.NotFoundError:
                     return None
+            if max_bytes is not None and (found.size or 0) > max_bytes:
+                raise error(
+                    "protocol.too_large",
+                    f"{self._bucket}/{name} has {found.size} bytes, the limit is {max_bytes}",
+                    size=found.size,
+                    limit=max_bytes,
+                )
             data = await self._chunks(found.nuid or "") if found.size else b""
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
             if found.digest == f"SHA-256={digest}":
                 return data
             # Two writers may have stored the same name at once: the later one replaces the chunks.
-        raise error("broker.unavailable", f"{self._bucket}/{name} is damaged: its SHA-256 does not match")
+        raise error(
+            "broker.unavailable", f"{self._bucket}/{name} is damaged: its SHA-256 does not match", retryable=False
+        )
 
     async def _chunks(self, nuid: str) -> bytes:
         subject = f"$O.{self._bucket}.C.{nuid}"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
+import nats.js.errors
 from nats.js.api import ConsumerInfo
 
 from bus.broker.connection import Connection, translated
-from bus.broker.streams import StreamNames
+from bus.broker.lanes import SEPARATOR, agent_of
+from bus.broker.streams import StreamNames, has_schedules, subjects_with_messages
 
 
 @dataclass(frozen=True, slots=True)
 class AgentQueue:
-    """The messages of one agent. `replicas` is how many pull now; None when it never had a consumer."""
+    """The messages of one agent over all its lanes. `replicas` is how many pull now; None when it never had a consumer.
+
+    What is not due yet does not count as waiting.
+    """
 
     agent: str
     waiting: int
@@ -36,7 +42,8 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
     """The streams of this bus. Raises BrokerError, also when one is missing."""
     names = StreamNames.of(connection.settings.namespace)
     sizes = []
-    for name in (names.work, names.history, names.events, names.dead, names.done):
+    later = [names.later] if has_schedules(connection.server_version) else []
+    for name in (names.work, *later, names.history, names.events, names.dead, names.done):
         with translated(f"look at the stream {name}"):
             found = await connection.jetstream().stream_info(name)
         sizes.append(
@@ -53,28 +60,44 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
 
 async def agent_queues(connection: Connection) -> list[AgentQueue]:
     """The queue of every agent that has a consumer or a message, by name. Raises BrokerError."""
-    stream = StreamNames.of(connection.settings.namespace).work
-    with translated("look at the agents' queues"):
-        js = connection.jetstream()
-        stored = (await js.stream_info(stream, subjects_filter=connection.subjects.work_all)).state.subjects or {}
-        consumers: list[ConsumerInfo] = []
-        while batch := await js.consumers_info(stream, offset=len(consumers)):
-            consumers += batch
-    queues = {
-        found.name: AgentQueue(
-            found.name,
-            found.num_pending or 0,
-            found.num_ack_pending or 0,
-            found.num_redelivered or 0,
-            found.num_waiting or 0,
-        )
-        for found in consumers
-    }
-    unread: dict[str, int] = {}
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    stored = await subjects_with_messages(connection, names.work, subjects.work_all)
+    stored = stored | await subjects_with_messages(connection, names.later, subjects.due_all)
+    queues: dict[str, AgentQueue] = {}
+    on_consumers: Counter[str] = Counter()
+    for stream in (names.work, names.later, names.events):
+        for found in await _consumers(connection, stream):
+            agent = agent_of(found.name)
+            waiting, in_flight = found.num_pending or 0, found.num_ack_pending or 0
+            known = queues.get(agent, AgentQueue(agent, 0, 0, 0, 0))
+            is_main = stream == names.work and SEPARATOR not in found.name
+            queues[agent] = AgentQueue(
+                agent,
+                known.waiting + waiting,
+                known.in_flight + in_flight,
+                known.redelivered + (found.num_redelivered or 0),
+                found.num_waiting or 0 if is_main else known.replicas,
+            )
+            if stream != names.events:
+                on_consumers[agent] += waiting + in_flight
+    in_streams: Counter[str] = Counter()
     for subject, count in stored.items():
-        agent = subject.split(".")[3]
-        if agent not in queues:
-            unread[agent] = unread.get(agent, 0) + count
-    for agent, count in unread.items():
-        queues[agent] = AgentQueue(agent, count, 0, 0, None)
+        in_streams[subject.split(".")[3]] += count
+    for agent, count in in_streams.items():
+        # On a lane that no consumer is made for yet.
+        unread = max(0, count - on_consumers[agent])
+        known = queues.get(agent, AgentQueue(agent, 0, 0, 0, None))
+        queues[agent] = replace(known, waiting=known.waiting + unread)
     return sorted(queues.values(), key=lambda queue: queue.agent)
+
+
+async def _consumers(connection: Connection, stream: str) -> list[ConsumerInfo]:
+    found: list[ConsumerInfo] = []
+    with translated(f"look at the consumers of {stream}"):
+        try:
+            while batch := await connection.jetstream().consumers_info(stream, offset=len(found)):
+                found += batch
+        except nats.js.errors.NotFoundError:
+            return []
+    # Others are readers of a stream, which belong to nobody.
+    return [one for one in found if one.config.durable_name]

@@ -45,7 +45,9 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
         with contextlib.suppress(Rejected):
             seen = Envelope.decode(delivery.data)
             if seen.causation_id == sent.message_id and seen.to == sent.sender:
-                await delete_message(connection, names.work, int(delivery.headers.get("Nats-Sequence", "0")))
+                # A delayed reply was copied from another stream than the rest.
+                origin = names.later if delivery.headers.get("Nats-Stream") == names.later else names.work
+                await delete_message(connection, origin, int(delivery.headers.get("Nats-Sequence", "0")))
                 return Outcome(reply=seen)
         return None
 
