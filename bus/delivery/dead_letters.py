@@ -80,7 +80,7 @@ class DeadLetters:
             "Bus-Origin-Subject": delivery.subject,
             "Bus-Origin-Seq": str(delivery.stream_seq),
             "Bus-Failed-At": datetime.now(UTC).isoformat(),
-            "Nats-Msg-Id": f"dead:{agent}:{delivery.stream_seq}",
+            "Nats-Msg-Id": f"dead:{agent}:{delivery.subject}:{delivery.stream_seq}",
         }
         body = delivery.data
         if len(body) + HEADER_ROOM_BYTES > self._connection.max_message_bytes:

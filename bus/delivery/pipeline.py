@@ -27,6 +27,7 @@ from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.handler import Handler
 from bus.delivery.message import Message
 from bus.delivery.publisher import Publisher
+from bus.delivery.references import DATA_REF, restore
 from bus.delivery.refusal import refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.envelope import Envelope, codec, versions
@@ -180,6 +181,8 @@ class Pipeline:
                 "tool.execution_failed",
                 f"delivered {delivery.attempt} times and never settled; handling it probably ends the process",
             )
+        if DATA_REF in envelope.extensions:
+            envelope = await restore(envelope, self._artifacts)
         payload = handler.read(envelope.payload)
         message = Message(
             envelope,
