@@ -4,6 +4,7 @@ from bus.agent import Agent
 from bus.client import Bus, Workflow
 from bus.config import Settings, SettingsError
 from bus.delivery.dead_letters import DeadLetter
+from bus.delivery.drafts import Draft
 from bus.delivery.message import Message
 from bus.delivery.outcome import Outcome
 from bus.envelope import Envelope
@@ -28,6 +29,7 @@ __all__ = [
     "Bus",
     "BusError",
     "DeadLetter",
+    "Draft",
     "Envelope",
     "ErrorInfo",
     "Message",

@@ -37,18 +37,20 @@ class Agent:
         self.name = name
         self.concurrency = concurrency
         self._handlers: dict[str, Handler] = {}
+        self._broadcasts: set[str] = set()
 
     @property
     def handles(self) -> list[str]:
         """The message types that it has handlers for, sorted."""
         return sorted(self._handlers)
 
-    def on(self, type: str, *, phase: str | None = None) -> Callable[[Function], Function]:
+    def on(self, type: str, *, phase: str | None = None, broadcast: bool = False) -> Callable[[Function], Function]:
         """Registers the decorated function for one message type.
 
         `async def f(payload: Model, message: Message) -> None`; the annotation of the payload decides how it is
         validated, `message` may be left out, and a plain `def` runs in a worker thread. `phase` is the workflow
-        phase of messages that come without one. Raises ValueError for a second handler of the same type or a
+        phase of messages that come without one. `broadcast`: it also gets what others send to `*` with this type,
+        once for the agent, whichever replica takes it. Raises ValueError for a second handler of the same type or a
         type that is not snake_case, TypeError for a signature that does not fit.
         """
 
@@ -58,6 +60,8 @@ class Agent:
             if type in self._handlers:
                 raise ValueError(f"{self.name} already has a handler for {type!r}")
             self._handlers[type] = Handler.of(type, function, phase=phase)
+            if broadcast:
+                self._broadcasts.add(type)
             return function
 
         return register
@@ -77,7 +81,9 @@ class Agent:
         pipeline = Pipeline(
             connection, telemetry, agent=self.name, handlers=self._handlers, dedupe=dedupe, commits=commits
         )
-        consumer = Consumer(connection, pipeline, agent=self.name, concurrency=self.concurrency)
+        consumer = Consumer(
+            connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
+        )
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)
