@@ -3,6 +3,7 @@
 from bus.agent import Agent
 from bus.client import Bus, Workflow
 from bus.config import Settings, SettingsError
+from bus.delivery.drafts import Draft
 from bus.delivery.letter import DeadLetter
 from bus.delivery.message import Message
 from bus.delivery.outcome import Outcome
@@ -29,6 +30,7 @@ __all__ = [
     "Bus",
     "BusError",
     "DeadLetter",
+    "Draft",
     "Envelope",
     "ErrorInfo",
     "Message",

@@ -76,6 +76,7 @@ class Agent:
         self.middleware = tuple(middleware)
         self.publish_middleware = tuple(publish_middleware)
         self._handlers: dict[str, Handler] = {}
+        self._broadcasts: set[str] = set()
 
     @property
     def handles(self) -> list[str]:
@@ -87,6 +88,7 @@ class Agent:
         type: str,
         *,
         phase: str | None = None,
+        broadcast: bool = False,
         retry: RetryPolicy | None = None,
         concurrency: int | None = None,
         rate_per_s: float | None = None,
@@ -96,9 +98,10 @@ class Agent:
 
         `async def f(payload: Model, message: Message) -> None`; the annotation of the payload decides how it is
         validated, `message` may be left out, and a plain `def` runs in a worker thread. `phase` is the workflow
-        phase of messages that come without one, `retry` a policy of its own. In each replica at most `concurrency` of
-        them run at once and `rate_per_s` begin a second; one that takes longer than `timeout_s` fails as
-        `tool.timeout`. Raises ValueError for a second handler of the same type or a
+        phase of messages that come without one, `retry` a policy of its own. `broadcast`: it also gets what others
+        send to `*` with this type, once for the agent, whichever replica takes it. In each replica at most
+        `concurrency` of them run at once and `rate_per_s` begin a second; one that takes longer than `timeout_s` fails
+        as `tool.timeout`. Raises ValueError for a second handler of the same type or a
         type that is not snake_case, TypeError for a signature that does not fit.
         """
 
@@ -109,6 +112,8 @@ class Agent:
                 raise ValueError(f"{self.name} already has a handler for {type!r}")
             limits = Limits(concurrency, rate_per_s, timeout_s)
             self._handlers[type] = Handler.of(type, function, phase=phase, limits=limits, retry=retry)
+            if broadcast:
+                self._broadcasts.add(type)
             return function
 
         return register
@@ -142,7 +147,9 @@ class Agent:
             commits=commits,
         )
         repair = Repair(connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry))
-        consumer = Consumer(connection, pipeline, agent=self.name, concurrency=self.concurrency)
+        consumer = Consumer(
+            connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
+        )
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)

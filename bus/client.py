@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.config import Settings
+from bus.delivery.drafts import Draft, written
 from bus.delivery.mending import Mending
 from bus.delivery.message import as_json
 from bus.delivery.middleware import PublishMiddleware
@@ -86,11 +87,14 @@ class Bus:
         role: str | None = None,
         status: str | None = None,
         message_id: str | None = None,
-        extensions: dict[str, Any] | None = None,
+        extensions: Mapping[str, Any] | None = None,
+        delay_s: float | None = None,
     ) -> Envelope:
         """Sends one message to an agent, or to all with `to="*"`; returns its envelope once it is stored.
 
-        Send again with the same `message_id` and it counts once. Raises `broker.unavailable`, `broker.full`,
+        Send again with the same `message_id` and it counts once. `extensions` may name `priority`, `partition_key`,
+        `expires_at` and `deliver_at` (a datetime with a zone, or RFC 3339); `delay_s` is a `deliver_at` counted
+        from now. Raises `broker.unavailable`, `broker.full`,
         `protocol.too_large`, and `protocol.malformed` for a field that the envelope refuses.
         """
         return await self._send(
@@ -104,11 +108,38 @@ class Bus:
                 phase=phase,
                 role=role,
                 status=status,
-                extensions=extensions,
+                extensions=written(extensions, delay_s),
                 payload=as_json(payload),
             ),
             None,
         )
+
+    async def send_many(
+        self, drafts: Iterable[Draft], *, workflow_id: str | None = None, session_id: str | None = None
+    ) -> list[Envelope]:
+        """Sends several messages at once; returns their envelopes once all are stored.
+
+        When some could not be stored, the others are, and it raises one error whose `info.details["failed"]` lists
+        them by `index` and `message_id`; errors otherwise as `send`.
+        """
+        envelopes = [
+            Envelope(
+                sender=self.name,
+                to=draft.to,
+                type=draft.type,
+                message_id=draft.message_id,
+                workflow_id=workflow_id,
+                session_id=session_id,
+                phase=draft.phase,
+                role=draft.role,
+                status=draft.status,
+                extensions=written(draft.extensions, draft.delay_s),
+                payload=as_json(draft.payload),
+            )
+            for draft in drafts
+        ]
+        await self._publisher.publish_many(envelopes)
+        return envelopes
 
     def workflow(self, name: str, *, session_id: str | None = None) -> Workflow:
         """Begins a workflow: everything sent through it and caused by that shares its id and trace."""
@@ -167,25 +198,39 @@ class Workflow:
         phase: str | None = None,
         role: str | None = "user",
         message_id: str | None = None,
-        extensions: dict[str, Any] | None = None,
+        extensions: Mapping[str, Any] | None = None,
+        delay_s: float | None = None,
     ) -> Envelope:
         """Sends a message of this workflow; errors as `Bus.send`."""
-        envelope = Envelope(
+        draft = Draft(to, type, payload, phase, role, None, None, message_id, extensions, delay_s)
+        return await self._bus._send(self._compose(draft), self._begun())
+
+    async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
+        """Sends several messages of this workflow at once; errors as `Bus.send_many`."""
+        envelopes = [self._compose(draft) for draft in drafts]
+        await self._bus._publisher.publish_many(envelopes, parent=self._begun())
+        return envelopes
+
+    def _compose(self, draft: Draft) -> Envelope:
+        return Envelope(
             sender=self._bus.name,
-            to=to,
-            type=type,
-            message_id=message_id,
+            to=draft.to,
+            type=draft.type,
+            message_id=draft.message_id,
             trace_id=self.trace_id,
             workflow_id=self.id,
             session_id=self.session_id,
-            phase=phase,
-            role=role,
-            extensions=extensions,
-            payload=as_json(payload),
+            phase=draft.phase,
+            role=draft.role,
+            status=draft.status,
+            extensions=written(draft.extensions, draft.delay_s),
+            payload=as_json(draft.payload),
         )
+
+    def _begun(self) -> TraceContext | None:
         if not self._has_root:
             self._root, self._has_root = self._open_root(), True
-        return await self._bus._send(envelope, self._root)
+        return self._root
 
     def watch(self) -> AsyncIterator[Sighting]:
         """Everything that passes in this workflow, from its beginning, without end."""

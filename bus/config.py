@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     dedupe_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
     dedupe_max_ids: Annotated[int, Field(ge=1000, le=100_000_000)] = 1_000_000
     work_max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
+    inline_limit: Annotated[int, Field(ge=1024, le=900 * 1024, description="larger payloads travel by reference")] = (
+        256 * 1024
+    )
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
 
     @field_validator("max_deliver")

@@ -38,17 +38,28 @@ class Objects:
 
         await self._connection.patiently(attempt)
 
-    async def get(self, name: str) -> bytes | None:
-        """The bytes under `name`, or None. Raises BrokerError, also when the stored bytes are damaged."""
-        return await self._connection.patiently(lambda: self._read(name))
+    async def get(self, name: str, *, max_bytes: int | None = None) -> bytes | None:
+        """The bytes under `name`, or None.
 
-    async def _read(self, name: str) -> bytes | None:
+        Raises BrokerError; not retryable when the stored bytes are damaged. Raises `protocol.too_large` over
+        `max_bytes`, before it fetches anything.
+        """
+        return await self._connection.patiently(lambda: self._read(name, max_bytes))
+
+    async def _read(self, name: str, max_bytes: int | None) -> bytes | None:
         for _ in range(READ_ATTEMPTS):
             with translated(f"fetch {self._bucket}/{name}"):
                 try:
                     found = await self._store().get_info(name)
                 except nats.js.errors.NotFoundError:
                     return None
+            if max_bytes is not None and (found.size or 0) > max_bytes:
+                raise error(
+                    "protocol.too_large",
+                    f"{self._bucket}/{name} has {found.size} bytes, the limit is {max_bytes}",
+                    size=found.size,
+                    limit=max_bytes,
+                )
             data = await self._chunks(found.nuid or "") if found.size else b""
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
             if found.digest == f"SHA-256={digest}":

@@ -5,6 +5,7 @@ Provisioning compares what exists, changes only what it safely can, and reports 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,10 +29,11 @@ from bus.broker.translate import translated
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
 DEAD_MAX_AGE_S = 30 * 86400.0
+SCHEDULES_SINCE = (2, 12)
 MAX_ACK_PENDING = 20_000
 
 _FIXED = ("retention", "storage")
-_COMPARED = ("subjects", "discard", "allow_msg_ttl")
+_COMPARED = ("subjects", "discard", "allow_msg_ttl", "allow_msg_schedules")
 # Another process may have set more on purpose, and less would delete or refuse messages: these only grow.
 _GROWING = ("max_age", "max_bytes", "num_replicas", "duplicate_window")
 
@@ -41,6 +43,7 @@ class StreamNames:
     """Names of the streams and buckets of one bus; the namespace keeps several buses apart."""
 
     work: str
+    later: str
     history: str
     events: str
     dead: str
@@ -54,6 +57,7 @@ class StreamNames:
         upper, lower = namespace.upper(), namespace
         return cls(
             work=f"{upper}_WORK",
+            later=f"{upper}_LATER",
             history=f"{upper}_HISTORY",
             events=f"{upper}_EVENTS",
             dead=f"{upper}_DEAD",
@@ -68,10 +72,17 @@ def given_up(stream: str, consumer: str) -> str:
     return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}"
 
 
+def has_schedules(server_version: str) -> bool:
+    """Whether a server of this version delivers messages at a set time (2.12 and newer)."""
+    numbers = [int(part) for part in server_version.partition("-")[0].split(".")[:2] if part.isdigit()]
+    return tuple(numbers) >= SCHEDULES_SINCE
+
+
 def stream_configs(connection: Connection) -> list[StreamConfig]:
-    """The streams as they should be."""
+    """The streams as they should be; without the one for delayed messages on a server that cannot delay."""
     settings, subjects = connection.settings, connection.subjects
     names = StreamNames.of(settings.namespace)
+    schedules = has_schedules(connection.server_version)
 
     def config(name: str, *filled_by: str, **rest: Any) -> StreamConfig:
         return StreamConfig(
@@ -82,14 +93,33 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             **{"retention": RetentionPolicy.LIMITS, "discard": DiscardPolicy.OLD, **rest},
         )
 
+    # A stream with schedules may not refuse new messages when it is full, so the work stream cannot be one, and
+    # this one has no limit. Discarding the old would lose messages.
+    later = config(
+        names.later,
+        subjects.later_all,
+        retention=RetentionPolicy.WORK_QUEUE,
+        duplicate_window=DUPLICATE_WINDOW_S,
+        allow_msg_schedules=True,
+        republish=RePublish(*subjects.due_to_history),
+    )
+    later.subjects = [subjects.later_all, subjects.due_all]
     return [
-        # History first: what is republished before it exists would be missing from it.
-        config(names.history, subjects.history_all, max_age=settings.history_max_age_s),
+        # History first: what is republished before it exists would be missing from it. It must know schedules,
+        # or it refuses the copy of a message that came from one.
+        config(
+            names.history,
+            subjects.history_all,
+            max_age=settings.history_max_age_s,
+            allow_msg_schedules=schedules or None,
+        ),
+        *([later] if schedules else []),
         config(names.events, subjects.event_all, max_age=EVENT_MAX_AGE_S, duplicate_window=DUPLICATE_WINDOW_S),
         config(
             names.dead,
             subjects.dead_all,
             given_up(names.work, "*"),
+            given_up(names.later, "*"),
             max_age=DEAD_MAX_AGE_S,
             duplicate_window=DUPLICATE_WINDOW_S,
         ),
@@ -183,22 +213,44 @@ async def _ensure_stream(connection: Connection, wanted: StreamConfig) -> list[s
     return problems
 
 
-async def ensure_consumer(connection: Connection, agent: str) -> str:
-    """Creates the durable consumer that all replicas of an agent share; returns its name."""
-    settings = connection.settings
-    names = StreamNames.of(settings.namespace)
+async def ensure_consumer(
+    connection: Connection,
+    stream: str,
+    name: str,
+    subjects: Sequence[str],
+    *,
+    max_ack_pending: int = MAX_ACK_PENDING,
+    from_now: bool = False,
+) -> str:
+    """Creates or changes a durable consumer that all replicas of an agent share; returns its name.
+
+    `from_now`: one that is new begins with new messages. Raises BrokerError.
+    """
     wanted = ConsumerConfig(
-        durable_name=agent,
-        filter_subject=connection.subjects.work_of(agent),
+        durable_name=name,
         ack_policy=AckPolicy.EXPLICIT,
-        deliver_policy=DeliverPolicy.ALL,
-        ack_wait=settings.ack_wait_s,
-        max_deliver=settings.max_deliver,
-        max_ack_pending=MAX_ACK_PENDING,
+        deliver_policy=DeliverPolicy.NEW if from_now else DeliverPolicy.ALL,
+        ack_wait=connection.settings.ack_wait_s,
+        max_deliver=connection.settings.max_deliver,
+        max_ack_pending=max_ack_pending,
     )
-    with translated(f"create the consumer of {agent}"):
-        await connection.jetstream().add_consumer(names.work, wanted)
-    return agent
+    if len(subjects) == 1:
+        wanted.filter_subject = subjects[0]
+    else:
+        wanted.filter_subjects = list(subjects)
+    with translated(f"create the consumer {name} of {stream}"):
+        await connection.jetstream().add_consumer(stream, wanted)
+    return name
+
+
+async def subjects_with_messages(connection: Connection, stream: str, pattern: str) -> dict[str, int]:
+    """The subjects below `pattern` that have messages, and how many; none for a missing stream. Raises BrokerError."""
+    with translated(f"look at the stream {stream}"):
+        try:
+            found = await connection.jetstream().stream_info(stream, subjects_filter=pattern)
+        except nats.js.errors.NotFoundError:
+            return {}
+    return found.state.subjects or {}
 
 
 async def ensure_reader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from typing import NamedTuple
 from bus.errors import error
 
 LANES = ("high", "normal", "low")
+KEY_LANES = 16
+DUE = "due"
 BROADCAST = "*"
 
 _PUBLISHABLE = re.compile(r"[^\s*>.]+")
@@ -20,8 +23,19 @@ def token(text: str) -> str:
     return _UNSAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), text) or "="
 
 
+@lru_cache(maxsize=4096)
+def key_lane(partition_key: str) -> str:
+    """The lane of a partition key: the first byte of the key's SHA-256, modulo 16, as `key-00` to `key-15`."""
+    return f"key-{hashlib.sha256(partition_key.encode('utf-8', 'surrogatepass')).digest()[0] % KEY_LANES:02d}"
+
+
+def is_key_lane(lane: str) -> bool:
+    """Whether a lane keeps order."""
+    return lane.startswith("key-")
+
+
 class WorkSubject(NamedTuple):
-    """The four tokens that a work subject carries."""
+    """The four tokens that a subject carries. A due message has the lane `due`, a broadcast `*` as `to` and lane."""
 
     to: str
     lane: str
@@ -53,6 +67,49 @@ class Subjects:
         tokens = subject.removeprefix(first).split(".")
         return subject.startswith(first) and all(map(_PUBLISHABLE.fullmatch, tokens))
 
+    def again(self, agent: str, subject: str) -> str | None:
+        """Where a message of an agent is sent again: its own work subject, the one it would have had for a due one.
+
+        None for what is no work of this agent: a broadcast, or a stranger's subject.
+        """
+        if subject.startswith(f"{self._prefix}.due.{agent}."):
+            to, _, sender, type = self.parse_work(subject)
+            return self.work(to, "normal", sender, type)
+        return subject if self.is_work_of(agent, subject) else None
+
+    def work_lane(self, agent: str, lane: str) -> str:
+        """What waits for one agent on one lane."""
+        return f"{self._prefix}.work.{agent}.{lane}.>"
+
+    def later(self, to: str, sender: str, type: str, message_id: str) -> str:
+        """One message whose time has not come. The last token stands for sender and id: sent again, it is replaced."""
+        identity = hashlib.sha256(f"{sender}\0{message_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return f"{self._prefix}.later.{to}.{sender}.{type}.{identity}"
+
+    @property
+    def later_all(self) -> str:
+        """All messages whose time has not come."""
+        return f"{self._prefix}.later.>"
+
+    def due(self, to: str, sender: str, type: str) -> str:
+        """One delayed message whose time has come."""
+        return f"{self._prefix}.due.{to}.{sender}.{type}"
+
+    def due_of(self, agent: str) -> str:
+        """The delayed messages of one agent whose time has come."""
+        return f"{self._prefix}.due.{agent}.>"
+
+    @property
+    def due_all(self) -> str:
+        """All delayed messages whose time has come."""
+        return f"{self._prefix}.due.>"
+
+    @property
+    def due_to_history(self) -> tuple[str, str]:
+        """From and to: a due message is copied into the history under the lane `due`."""
+        tokens = "{{wildcard(1)}}.due.{{wildcard(2)}}.{{wildcard(3)}}"
+        return f"{self._prefix}.due.*.*.*", f"{self._prefix}.history.{tokens}"
+
     @property
     def work_all(self) -> str:
         """All durable messages."""
@@ -66,6 +123,14 @@ class Subjects:
     def history_of(self, agent: str) -> str:
         """The history of what was sent to one agent."""
         return f"{self._prefix}.history.{agent}.>"
+
+    def history_lane(self, agent: str, lane: str) -> str:
+        """The history of what was sent to one agent on one lane."""
+        return f"{self._prefix}.history.{agent}.{lane}.>"
+
+    def events_of(self, type: str) -> str:
+        """The broadcasts of one type."""
+        return f"{self._prefix}.event.*.*.{type}"
 
     def event(self, sender: str, workflow_id: str | None, type: str) -> str:
         """One broadcast. Messages outside a workflow have `-` as workflow token."""
@@ -99,12 +164,16 @@ class Subjects:
         return f"{self._prefix}.done.*"
 
     def _parse_work(self, subject: str) -> WorkSubject:
-        """The tokens of a work subject.
+        """The tokens of a work subject, of a due one, or of a broadcast.
 
-        Raises Rejected `protocol.malformed` when it is not one: a stranger may publish to any depth below
+        Raises Rejected `protocol.malformed` when it is none of them: a stranger may publish to any depth below
         an agent's prefix.
         """
         tokens = subject.split(".")
+        if len(tokens) == 6 and subject.startswith(f"{self._prefix}.due."):
+            return WorkSubject(tokens[3], DUE, tokens[4], tokens[5])
+        if len(tokens) == 6 and subject.startswith(f"{self._prefix}.event."):
+            return WorkSubject(BROADCAST, BROADCAST, tokens[3], tokens[5])
         if len(tokens) != 7 or not subject.startswith(f"{self._prefix}.work."):
             raise error(
                 "protocol.malformed",

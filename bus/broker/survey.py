@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import nats.js.errors
 from nats.js.api import ConsumerInfo
 
 from bus.broker.connection import Connection
-from bus.broker.streams import StreamNames
+from bus.broker.lanes import SEPARATOR, agent_of
+from bus.broker.streams import StreamNames, has_schedules, subjects_with_messages
 from bus.broker.translate import translated
 
 
 @dataclass(frozen=True, slots=True)
 class AgentQueue:
-    """The messages of one agent. `replicas` is how many pull now; None when it never had a consumer."""
+    """The messages of one agent over all its lanes. `replicas` is how many pull now; None when it never had a consumer.
+
+    What is not due yet does not count as waiting.
+    """
 
     agent: str
     waiting: int
@@ -48,7 +53,8 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
     """The streams of this bus. Raises BrokerError, also when one is missing."""
     names = StreamNames.of(connection.settings.namespace)
     sizes = []
-    for name in (names.work, names.history, names.events, names.dead, names.done):
+    later = [names.later] if has_schedules(connection.server_version) else []
+    for name in (names.work, *later, names.history, names.events, names.dead, names.done):
         with translated(f"look at the stream {name}"):
             found = await connection.jetstream().stream_info(name)
         sizes.append(
@@ -65,68 +71,79 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
 
 async def agent_queues(connection: Connection) -> list[AgentQueue]:
     """The queue of every agent that has a consumer or a message, by name. Raises BrokerError."""
-    stream = StreamNames.of(connection.settings.namespace).work
-    with translated("look at the agents' queues"):
-        js = connection.jetstream()
-        stored = (await js.stream_info(stream, subjects_filter=connection.subjects.work_all)).state.subjects or {}
-        consumers: list[ConsumerInfo] = []
-        while batch := await js.consumers_info(stream, offset=len(consumers)):
-            consumers += batch
-    queues = {
-        found.name: AgentQueue(
-            found.name,
-            found.num_pending or 0,
-            found.num_ack_pending or 0,
-            found.num_redelivered or 0,
-            found.num_waiting or 0,
-        )
-        for found in consumers
-    }
-    unread: dict[str, int] = {}
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    stored = await subjects_with_messages(connection, names.work, subjects.work_all)
+    stored = stored | await subjects_with_messages(connection, names.later, subjects.due_all)
+    queues: dict[str, AgentQueue] = {}
+    on_consumers: Counter[str] = Counter()
+    for stream in (names.work, names.later, names.events):
+        for found in await _consumers(connection, stream):
+            agent = agent_of(found.name)
+            waiting, in_flight = found.num_pending or 0, found.num_ack_pending or 0
+            known = queues.get(agent, AgentQueue(agent, 0, 0, 0, 0))
+            is_main = stream == names.work and SEPARATOR not in found.name
+            queues[agent] = AgentQueue(
+                agent,
+                known.waiting + waiting,
+                known.in_flight + in_flight,
+                known.redelivered + (found.num_redelivered or 0),
+                found.num_waiting or 0 if is_main else known.replicas,
+            )
+            if stream != names.events:
+                on_consumers[agent] += waiting + in_flight
+    in_streams: Counter[str] = Counter()
     for subject, count in stored.items():
-        agent = subject.split(".")[3]
-        if agent not in queues:
-            unread[agent] = unread.get(agent, 0) + count
-    for agent, count in unread.items():
-        queues[agent] = AgentQueue(agent, count, 0, 0, None)
+        in_streams[subject.split(".")[3]] += count
+    for agent, count in in_streams.items():
+        # On a lane that no consumer is made for yet.
+        unread = max(0, count - on_consumers[agent])
+        known = queues.get(agent, AgentQueue(agent, 0, 0, 0, None))
+        queues[agent] = replace(known, waiting=known.waiting + unread)
     return sorted(queues.values(), key=lambda queue: queue.agent)
 
 
 async def waiting_counts(connection: Connection) -> dict[str, int]:
-    """How many messages the work stream holds for each agent, waiting or in flight. Raises BrokerError.
+    """How many messages are stored for each agent, waiting or in flight. Raises BrokerError.
 
     One look at one moment: a message stays in the stream until what it caused is there too, so an empty answer
     means that a cascade has ended.
     """
-    stream = StreamNames.of(connection.settings.namespace).work
-    with translated("look at the work stream"):
-        found = await connection.jetstream().stream_info(stream, subjects_filter=connection.subjects.work_all)
-    counts: dict[str, int] = {}
-    for subject, count in (found.state.subjects or {}).items():
-        agent = subject.split(".")[3]
-        counts[agent] = counts.get(agent, 0) + count
-    return counts
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    counts: Counter[str] = Counter()
+    for stream, pattern in ((names.later, subjects.due_all), (names.work, subjects.work_all)):
+        for subject, count in (await subjects_with_messages(connection, stream, pattern)).items():
+            counts[subject.split(".")[3]] += count
+    return dict(counts)
 
 
 async def agents_with_consumer(connection: Connection) -> frozenset[str]:
     """The agents that a replica has run for, now or before. Raises BrokerError."""
-    stream = StreamNames.of(connection.settings.namespace).work
-    consumers: list[ConsumerInfo] = []
-    with translated("look at the agents' consumers"):
-        while batch := await connection.jetstream().consumers_info(stream, offset=len(consumers)):
-            consumers += batch
-    return frozenset(found.name for found in consumers)
+    found = await _consumers(connection, StreamNames.of(connection.settings.namespace).work)
+    return frozenset(agent_of(one.name) for one in found)
 
 
 async def waiting_messages(connection: Connection) -> AsyncIterator[WaitingMessage]:
-    """What the work stream holds, oldest first, without taking it; one request a message. Raises BrokerError."""
-    stream = StreamNames.of(connection.settings.namespace).work
-    after = 0
-    while True:
-        with translated("read the work stream"):
-            try:
-                found = await connection.jetstream().get_msg(stream, seq=after + 1, subject=">", next=True)
-            except nats.js.errors.NotFoundError:
-                return
-        after = found.seq or after + 1
-        yield WaitingMessage(found.subject or "", after, found.data or b"")
+    """What is stored for agents, oldest first, without taking it; one request a message. Raises BrokerError."""
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    for stream, pattern in ((names.later, subjects.due_all), (names.work, subjects.work_all)):
+        after = 0
+        while True:
+            with translated(f"read the stream {stream}"):
+                try:
+                    found = await connection.jetstream().get_msg(stream, seq=after + 1, subject=pattern, next=True)
+                except nats.js.errors.NotFoundError:
+                    break
+            after = found.seq or after + 1
+            yield WaitingMessage(found.subject or "", after, found.data or b"")
+
+
+async def _consumers(connection: Connection, stream: str) -> list[ConsumerInfo]:
+    found: list[ConsumerInfo] = []
+    with translated(f"look at the consumers of {stream}"):
+        try:
+            while batch := await connection.jetstream().consumers_info(stream, offset=len(found)):
+                found += batch
+        except nats.js.errors.NotFoundError:
+            return []
+    # Others are readers of a stream, which belong to nobody.
+    return [one for one in found if one.config.durable_name]

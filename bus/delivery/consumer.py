@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 
 from bus.broker.connection import Connection
+from bus.broker.laned_pull import LanedPull
+from bus.broker.lanes import BROADCASTS, NORMAL, Lane, LaneWatch, ensure_lane, lane
 from bus.broker.pull import Delivery, PullLoop
-from bus.broker.streams import StreamNames, ensure_consumer
+from bus.broker.subjects import DUE
 from bus.delivery.pipeline import Pipeline
 from bus.errors import BusError
 
@@ -18,17 +21,35 @@ STOP_S = 5.0
 
 
 class Consumer:
-    """Pulls for one agent and runs the pipeline for each message, at most `concurrency` at once."""
+    """Pulls for one agent and runs the pipeline for each message, at most `concurrency` at once over all lanes.
 
-    def __init__(self, connection: Connection, pipeline: Pipeline, *, agent: str, concurrency: int) -> None:
+    An agent that needs one lane only has the fast pull; the first message on another lane, or a handler of
+    broadcasts, makes it change to the pull by lanes (decision 4).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        pipeline: Pipeline,
+        *,
+        agent: str,
+        concurrency: int,
+        broadcasts: Collection[str] = (),
+    ) -> None:
         self._connection = connection
         self._pipeline = pipeline
         self._agent = agent
         self._concurrency = concurrency
+        self._broadcasts = sorted(broadcasts)
         self._in_hand: dict[str, tuple[Delivery, asyncio.Task[None] | None]] = {}
         self._idle = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._normal = lane(connection, agent, NORMAL)
         self._pull: PullLoop | None = None
+        self._by_lanes = LanedPull(connection, take=self._take_of, room=self._room)
+        self._is_by_lanes = False
+        self._watch = LaneWatch(connection, agent, needed=self._open)
+        self._widening: asyncio.Task[None] | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
     @property
@@ -37,17 +58,25 @@ class Consumer:
         return len(self._in_hand)
 
     async def start(self) -> None:
-        """Makes sure that the agent's consumer exists and begins to pull. Raises BrokerError."""
-        stream = StreamNames.of(self._connection.settings.namespace).work
-        self._pull = PullLoop(
-            self._connection,
-            stream,
-            await self._create(),
-            take=self._take,
-            room=lambda: self._concurrency - len(self._in_hand),
-            missing=self._create_again,
-        )
-        await self._pull.start()
+        """Makes sure that the agent's consumers exist and begins to pull. Raises BrokerError."""
+        # First, because it used to take every lane, and consumers of a work queue must not overlap.
+        await ensure_lane(self._connection, self._normal)
+        self._by_lanes.add(self._normal)
+        if self._broadcasts:
+            await self._start_broadcasts()
+        await self._watch.start()
+        if self._is_by_lanes:
+            await self._by_lanes.start()
+        else:
+            self._pull = PullLoop(
+                self._connection,
+                self._normal.stream,
+                self._normal.consumer,
+                take=self._take,
+                room=self._room,
+                missing=self._create,
+            )
+            await self._pull.start()
         self._keep_alive = asyncio.create_task(self._report_progress(), name=f"keep-alive {self._agent}")
 
     async def drain(self, grace_s: float) -> int:
@@ -55,8 +84,12 @@ class Consumer:
 
         `hurry` ends the grace. Returns how many were handed back. Nothing is lost at any point of it.
         """
+        await self._watch.stop()
+        if self._widening is not None:
+            await self._widening
         if self._pull is not None:
             await self._pull.stop()
+        await self._by_lanes.stop()
         await self._until_idle_or_hurried(grace_s)
         left = [task for _, task in self._in_hand.values() if task is not None and not task.done()]
         for task in left:
@@ -72,7 +105,28 @@ class Consumer:
         self._hurried.set()
 
     async def _create(self) -> str:
-        return await ensure_consumer(self._connection, self._agent)
+        await ensure_lane(self._connection, self._normal)
+        return self._normal.consumer
+
+    async def _start_broadcasts(self) -> None:
+        subjects = [self._connection.subjects.events_of(type) for type in self._broadcasts]
+        asked_for = lane(self._connection, self._agent, BROADCASTS, subjects)
+        # Now, not at the first pull: a new agent gets what is broadcast after it has started.
+        await ensure_lane(self._connection, asked_for)
+        self._open(asked_for)
+
+    def _open(self, needed: Lane) -> None:
+        self._by_lanes.add(needed)
+        self._is_by_lanes = True
+        if self._pull is not None and self._widening is None:
+            self._widening = asyncio.create_task(self._widen(self._pull), name=f"open lanes of {self._agent}")
+
+    async def _widen(self, pull: PullLoop) -> None:
+        await pull.stop()
+        await self._by_lanes.start()
+
+    def _room(self) -> int:
+        return self._concurrency - len(self._in_hand)
 
     async def _create_again(self) -> str:
         self._pipeline.suspect_copies()
@@ -99,11 +153,32 @@ class Consumer:
         task = asyncio.create_task(self._pipeline.run(delivery, self._ended))
         self._in_hand[delivery.reply] = (delivery, task)
 
+    def _take_of(self, lane: Lane, delivery: Delivery) -> None:
+        if lane.name == DUE:
+            delivery = _as_scheduled(delivery)
+        elif lane.name == BROADCASTS and f".{self._agent}." in delivery.subject:
+            tokens = delivery.subject.split(".")
+            if tokens[3:4] == [self._agent]:
+                # Its own, which is not for itself.
+                self._in_hand[delivery.reply] = (delivery, asyncio.create_task(self._skip(delivery)))
+                return
+        self._take(delivery)
+
+    async def _skip(self, delivery: Delivery) -> None:
+        try:
+            await self._connection.publish(delivery.reply, b"+ACK")
+        except BusError as problem:
+            log.debug("an own broadcast comes again: %s", problem.info.message)
+        finally:
+            self._ended(delivery)
+
     def _ended(self, delivery: Delivery) -> None:
         self._in_hand.pop(delivery.reply, None)
         if not self._in_hand:
             self._idle.set()
-        if self._pull is not None:
+        if self._is_by_lanes:
+            self._by_lanes.ended(delivery)
+        elif self._pull is not None:
             self._pull.wake()
 
     async def _report_progress(self) -> None:
@@ -116,3 +191,16 @@ class Consumer:
                     await self._connection.publish(delivery.reply, b"+WPI")
                 except BusError as problem:
                     log.debug("keep-alive of %s: %s", self._agent, problem.info.message)
+
+
+def _as_scheduled(delivery: Delivery) -> Delivery:
+    """A due message under the name of who scheduled it.
+
+    Who may schedule under an own name could aim at a subject with another one: the broker checks the subject that is
+    published to, not the one in a header. The broker itself writes where a due message comes from.
+    """
+    scheduler, tokens = delivery.headers.get("Nats-Scheduler"), delivery.subject.split(".")
+    if scheduler is None or scheduler.split(".")[4:5] == tokens[4:5]:
+        return delivery
+    tokens[4] = "="
+    return delivery._replace(subject=".".join(tokens))

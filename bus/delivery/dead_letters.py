@@ -46,7 +46,7 @@ class DeadLetters:
         if len(header_block(headers)) > HEADER_ROOM_BYTES:
             headers = {HEADERS_OBJECT: await self._keep(orjson.dumps(headers))}
         headers |= story_of(delivery, failure)
-        headers["Nats-Msg-Id"] = f"dead:{agent}:{delivery.stream_seq}"
+        headers["Nats-Msg-Id"] = f"dead:{agent}:{delivery.subject}:{delivery.stream_seq}"
         stored = await self._store(agent, failure.code, delivery.data, headers)
         if stored.duplicate:
             return stored.seq

@@ -146,9 +146,10 @@ class Mending(DeadLetters):
         """Where it is sent again. What stands in a letter must not make a person send to anybody else."""
         if not letter.is_whole:
             raise _cannot(letter, "its bytes were kept as an object, which has been forgotten; drop it")
-        if not self._connection.subjects.is_work_of(letter.agent, letter.origin_subject):
+        subject = self._connection.subjects.again(letter.agent, letter.origin_subject)
+        if subject is None:
             raise _cannot(letter, f"{letter.origin_subject!r} is no work subject of {letter.agent}; drop it")
-        return letter.origin_subject
+        return subject
 
 
 def _cannot(letter: DeadLetter, why: str) -> BusError:

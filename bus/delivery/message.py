@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
+from bus.delivery.drafts import Draft, written
 from bus.delivery.publisher import Publisher
 from bus.envelope import Envelope, derive_message_id
 from bus.telemetry.spans import Span
@@ -111,34 +112,46 @@ class Message:
         status: str | None = None,
         key: str | None = None,
         message_id: str | None = None,
-        extensions: dict[str, Any] | None = None,
+        extensions: Mapping[str, Any] | None = None,
+        delay_s: float | None = None,
     ) -> Envelope:
         """Sends a message that this one caused; returns its envelope once the broker has stored it.
 
         It stays in the workflow, session and trace; `to="*"` broadcasts. Its id is derived from this message's
         id, the agent, the receiver, the type and the number of the send; give a `key` where the order of sends may
-        differ between two runs, or a whole `message_id` where several messages may cause the same one. Raises as
+        differ between two runs, or a whole `message_id` where several messages may cause the same one. `delay_s`:
+        delivered that many seconds later, as with the extension `deliver_at`. Raises as
         `Publisher.publish`, and Rejected `protocol.malformed` for a name or type that the envelope refuses.
         """
+        draft = self._compose(Draft(to, type, payload, phase, role, status, key, message_id, extensions, delay_s))
+        return await self._publisher.publish(draft, parent=self._span.context)
+
+    async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
+        """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""
+        envelopes = [self._compose(draft) for draft in drafts]
+        await self._publisher.publish_many(envelopes, parent=self._span.context)
+        return envelopes
+
+    def _compose(self, draft: Draft) -> Envelope:
         self._ordinal += 1
-        draft = Envelope(
+        part = f"key:{draft.key}" if draft.key else f"send:{self._ordinal}:{draft.to}:{draft.type}"
+        return Envelope(
             sender=self._agent,
-            to=to,
-            type=type,
-            message_id=message_id
-            or derive_message_id(
-                self.sender, self.message_id, self._agent, f"key:{key}" if key else f"send:{self._ordinal}:{to}:{type}"
-            ),
+            to=draft.to,
+            type=draft.type,
+            message_id=draft.message_id or derive_message_id(self.sender, self.message_id, self._agent, part),
             trace_id=self.envelope.trace_id,
             session_id=self.envelope.session_id,
             workflow_id=self.envelope.workflow_id,
-            role=role,
-            phase=phase or self._phase,
-            status=status,
-            extensions={**budget.inherit(self.envelope, self._agent), **(extensions or {})},
-            payload=as_json(payload),
+            role=draft.role,
+            phase=draft.phase or self._phase,
+            status=draft.status,
+            extensions={
+                **budget.inherit(self.envelope, self._agent),
+                **(written(draft.extensions, draft.delay_s) or {}),
+            },
+            payload=as_json(draft.payload),
         )
-        return await self._publisher.publish(draft, parent=self._span.context)
 
     async def reply(self, type: str, payload: BaseModel | dict[str, Any] | Any, **options: Any) -> Envelope:
         """Sends to the sender of this message, or to its `reply_to`; options as `send`."""

@@ -49,8 +49,10 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
         with contextlib.suppress(Rejected):
             seen = Envelope.decode(delivery.data)
             if seen.causation_id == sent.message_id and seen.to == sent.sender:
+                # A delayed reply was copied from another stream than the rest.
+                origin = names.later if delivery.headers.get("Nats-Stream") == names.later else names.work
                 if not is_agent and (seq := delivery.headers.get("Nats-Sequence", "")).isdecimal():
-                    await delete_message(connection, names.work, int(seq))
+                    await delete_message(connection, origin, int(seq))
                 return Outcome(reply=seen)
         return None
 

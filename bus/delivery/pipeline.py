@@ -27,6 +27,7 @@ from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
 from bus.delivery.middleware import wrap
 from bus.delivery.publisher import Publisher
+from bus.delivery.references import DATA_REF, restore
 from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.envelope import Envelope, codec, versions
@@ -224,6 +225,8 @@ class Pipeline:
                 "tool.execution_failed",
                 f"delivered {delivery.attempt} times and never settled; handling it probably ends the process",
             )
+        if DATA_REF in envelope.extensions:
+            envelope = await restore(envelope, self._artifacts)
         message = Message(
             envelope,
             agent=self._agent,

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from bus.broker.connection import Connection
 from bus.broker.store import store
-from bus.broker.subjects import BROADCAST, LANES
+from bus.broker.streams import has_schedules
+from bus.broker.subjects import BROADCAST, key_lane
 from bus.delivery.attributes import message_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
+from bus.delivery.references import refer
 from bus.envelope import Envelope, dedupe_header
-from bus.errors import BusError
+from bus.envelope.timestamps import instant
+from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import SpanKind, Telemetry
+from bus.workflow.artifacts import Artifacts
+
+IN_FLIGHT = 64
 
 
 class Publisher:
     """Sends envelopes over one connection. Safe to use from many tasks."""
 
-    __slots__ = ("_connection", "_middleware", "_telemetry")
+    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_telemetry")
 
     def __init__(
         self, connection: Connection, telemetry: Telemetry, *, middleware: Sequence[PublishMiddleware] = ()
@@ -26,6 +35,8 @@ class Publisher:
         self._connection = connection
         self._telemetry = telemetry
         self._middleware = middleware
+        self._artifacts = Artifacts(connection)
+        self._inline_limit = connection.settings.inline_limit
 
     async def publish(
         self,
@@ -37,10 +48,13 @@ class Publisher:
     ) -> Envelope:
         """Publishes through the middleware, waits until the broker has stored it, and returns what was stored.
 
-        To one agent it goes on the work subject of its priority, to `*` on the event subject. The broker
-        counts the same `from` and `message_id` once within two minutes. `ttl_s`: forgotten after that many
-        seconds if nobody took it. Raises `broker.unavailable` after `timeout_s` (default: the setting
-        `publish_timeout_s`), `broker.full`, `protocol.too_large`. Cancelled, it may or may not be stored.
+        To one agent it goes on the work subject of its priority or partition key, to `*` on the event subject;
+        with a `deliver_at` to come, the server keeps it until then. A payload over the setting `inline_limit` is
+        stored first and travels by reference. The broker counts the same `from` and `message_id` once within two
+        minutes. `ttl_s`: forgotten after that many seconds if nobody took it. Raises `broker.unavailable` after
+        `timeout_s` (default: the setting `publish_timeout_s`) or, for `deliver_at`, on a server older than 2.12;
+        `broker.full`, `protocol.too_large`, and `protocol.malformed` for extensions that exclude each other.
+        Cancelled, it may or may not be stored.
         """
         if not self._middleware:
             await self._store(envelope, parent, ttl_s, timeout_s)
@@ -58,7 +72,7 @@ class Publisher:
     async def _store(
         self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
     ) -> None:
-        subject = self._subject(envelope)
+        subject, schedule = self._address(envelope)
         span = self._telemetry.start(
             lambda: f"send {envelope.to}.{envelope.type}",
             SpanKind.PRODUCER,
@@ -72,14 +86,16 @@ class Publisher:
             headers.update(span.context.to_headers())
         if ttl_s is not None:
             headers["Nats-TTL"] = str(ttl_s)
+        if schedule is not None:
+            headers |= schedule
+        if timeout_s is None:
+            timeout_s = self._connection.settings.publish_timeout_s
         try:
-            stored = await store(
-                self._connection,
-                subject,
-                envelope.encode(),
-                headers,
-                timeout_s=timeout_s if timeout_s is not None else self._connection.settings.publish_timeout_s,
-            )
+            data = envelope.encode()
+            if len(data) > self._inline_limit:
+                referring = await refer(envelope, self._artifacts, over_bytes=self._inline_limit, timeout_s=timeout_s)
+                data = data if referring is envelope else referring.encode()
+            stored = await store(self._connection, subject, data, headers, timeout_s=timeout_s)
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
         except BusError as problem:
@@ -88,10 +104,94 @@ class Publisher:
         finally:
             span.end()
 
-    def _subject(self, envelope: Envelope) -> str:
+    async def publish_many(self, envelopes: Sequence[Envelope], *, parent: TraceContext | None = None) -> None:
+        """Publishes all, up to 64 at once, and waits until the broker has stored each.
+
+        Those to one agent with one partition key are sent one after another, and not past one that failed. When
+        some were not stored, the others are; it raises one error with the code of the first, whose `details.failed`
+        lists `{index, message_id, error}`. Cancelled, any of them may or may not be stored.
+        """
+        failed: dict[int, BusError] = {}
+        chains = iter(_chains(envelopes))
+
+        async def work() -> None:
+            for chain in chains:
+                for place, index in enumerate(chain):
+                    try:
+                        await self.publish(envelopes[index], parent=parent)
+                    except BusError as problem:
+                        failed[index] = problem
+                        failed.update({later: _held_up(index) for later in chain[place + 1 :]})
+                        break
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(IN_FLIGHT, len(envelopes))):
+                group.create_task(work())
+        if failed:
+            raise _not_stored(envelopes, failed)
+
+    def _address(self, envelope: Envelope) -> tuple[str, dict[str, str] | None]:
+        """The subject, and for a later delivery the headers that make it one."""
         subjects = self._connection.subjects
+        extensions = envelope.extensions
+        if "deliver_at" in extensions and instant(extensions["deliver_at"]) > datetime.now(UTC):
+            return self._schedule(envelope)
         if envelope.to == BROADCAST:
-            return subjects.event(envelope.sender, envelope.workflow_id, envelope.type)
-        priority = envelope.extensions.get("priority", "normal")
-        lane = priority if priority in LANES else "normal"
-        return subjects.work(envelope.to, lane, envelope.sender, envelope.type)
+            return subjects.event(envelope.sender, envelope.workflow_id, envelope.type), None
+        lane = "normal"
+        if "partition_key" in extensions:
+            lane = key_lane(extensions["partition_key"])
+        elif "priority" in extensions:
+            lane = extensions["priority"]
+        return subjects.work(envelope.to, lane, envelope.sender, envelope.type), None
+
+    def _schedule(self, envelope: Envelope) -> tuple[str, dict[str, str]]:
+        version = self._connection.server_version
+        if not has_schedules(version):
+            raise error(
+                "broker.unavailable",
+                f"deliver_at needs nats-server 2.12 or newer, this one is {version}; upgrade it, or send without",
+                retryable=False,
+                server_version=version,
+            )
+        if envelope.to == BROADCAST or "partition_key" in envelope.extensions:
+            raise error(
+                "protocol.malformed",
+                "deliver_at is for one message to one agent; it excludes partition_key and to='*'",
+                path="extensions.deliver_at",
+            )
+        subjects = self._connection.subjects
+        moment = instant(envelope.extensions["deliver_at"]).isoformat().replace("+00:00", "Z")
+        return subjects.later(envelope.to, envelope.sender, envelope.type, envelope.message_id), {
+            "Nats-Schedule": f"@at {moment}",
+            "Nats-Schedule-Target": subjects.due(envelope.to, envelope.sender, envelope.type),
+        }
+
+
+def _chains(envelopes: Sequence[Envelope]) -> list[list[int]]:
+    """Indices that must be sent in order stand in one list."""
+    chains: dict[Any, list[int]] = {}
+    for index, envelope in enumerate(envelopes):
+        key = envelope.extensions.get("partition_key")
+        chains.setdefault(index if key is None else (envelope.to, key), []).append(index)
+    return list(chains.values())
+
+
+def _held_up(index: int) -> BusError:
+    return error(
+        "broker.unavailable", f"not sent, because message {index} with the same partition key before it was not stored"
+    )
+
+
+def _not_stored(envelopes: Sequence[Envelope], failed: dict[int, BusError]) -> BusError:
+    first = failed[min(failed)]
+    return error(
+        first.info.code,
+        f"{len(failed)} of {len(envelopes)} messages were not stored, the first is number {min(failed)}: "
+        f"{first.info.message}; send those again with their message ids",
+        retryable=all(problem.info.retryable for problem in failed.values()),
+        failed=[
+            {"index": index, "message_id": envelopes[index].message_id, "error": problem.info.to_wire()}
+            for index, problem in sorted(failed.items())
+        ],
+    )

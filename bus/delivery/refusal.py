@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from bus.broker.pull import Delivery
-from bus.broker.subjects import WorkSubject
+from bus.broker.subjects import BROADCAST, WorkSubject
 from bus.envelope import Envelope, derive_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
 from bus.errors import ErrorInfo
@@ -29,10 +29,16 @@ def refusal_message(
 ) -> Envelope | None:
     """The `error` message to the sender that the subject names, or None.
 
-    There is none about an error (two agents would go on refusing each other), and none when the subject names
-    nobody. The same refusal has the same id each time.
+    There is none about a broadcast (nobody in particular was asked, and every agent would answer), none about an
+    error (two agents would go on refusing each other), and none when the subject names nobody. The same refusal
+    has the same id each time.
     """
-    if subject is None or not is_agent_name(subject.sender) or ERROR_TYPE in (subject.type, failure.code):
+    if (
+        subject is None
+        or subject.to == BROADCAST
+        or not is_agent_name(subject.sender)
+        or ERROR_TYPE in (subject.type, failure.code)
+    ):
         return None
     if envelope is not None and (envelope.type == ERROR_TYPE or envelope.status == "error"):
         return None

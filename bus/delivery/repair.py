@@ -14,6 +14,7 @@ from datetime import timedelta
 import orjson
 
 from bus.broker.connection import Connection
+from bus.broker.lanes import consumers_of
 from bus.broker.messages import delete_message, get_message
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
@@ -43,7 +44,10 @@ class Repair:
         self._dead_letters = DeadLetters(connection)
         self._names = StreamNames.of(connection.settings.namespace)
         self._reader = StreamReader(
-            connection, self._names.dead, subjects=[given_up(self._names.work, agent)], start_seq=1
+            connection,
+            self._names.dead,
+            subjects=[given_up(stream, consumer) for stream, consumer in consumers_of(connection, agent)],
+            start_seq=1,
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -73,8 +77,8 @@ class Repair:
     async def _is_settled(self, advisory: Delivery) -> bool:
         """Mends what one advisory names; False when it has to be looked at again."""
         try:
-            stream_seq, deliveries = _read(advisory.data)
-            if not await self._mend(advisory, stream_seq, deliveries):
+            stream, stream_seq, deliveries = _read(advisory.data)
+            if not await self._mend(advisory, stream, stream_seq, deliveries):
                 return False
         except ValueError as problem:
             log.warning("an advisory for %s cannot be read and is removed: %s", self._agent, problem)
@@ -87,9 +91,9 @@ class Repair:
             log.debug("the advisory %d stays: %s", advisory.stream_seq, problem)
         return True
 
-    async def _mend(self, advisory: Delivery, stream_seq: int, deliveries: int) -> bool:
-        found = await get_message(self._connection, self._names.work, stream_seq)
-        if found is None or not self._connection.subjects.is_work_of(self._agent, found.subject):
+    async def _mend(self, advisory: Delivery, stream: str, stream_seq: int, deliveries: int) -> bool:
+        found = await get_message(self._connection, stream, stream_seq)
+        if found is None or self._connection.subjects.again(self._agent, found.subject) is None:
             return True  # settled meanwhile, or somebody else's
         lost = found._replace(attempt=deliveries)
         envelope = _envelope(lost.data)
@@ -107,7 +111,7 @@ class Repair:
                 finally:
                     self._dedupe.release(key)
         # Last, because after it the dead letter is all that is left.
-        await delete_message(self._connection, self._names.work, stream_seq)
+        await delete_message(self._connection, stream, stream_seq)
         return True
 
     async def _bury(self, advisory: Delivery, lost: Delivery, envelope: Envelope | None) -> None:
@@ -134,7 +138,8 @@ class Repair:
         )
         async with reader:
             async for buried in reader.until_now():
-                if buried.headers.get("Bus-Origin-Seq") == str(lost.stream_seq):
+                story = (buried.headers.get("Bus-Origin-Subject"), buried.headers.get("Bus-Origin-Seq"))
+                if story == (lost.subject, str(lost.stream_seq)):
                     return True
         return False
 
@@ -149,13 +154,13 @@ class Repair:
             await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
 
 
-def _read(data: bytes) -> tuple[int, int]:
-    """The sequence and the deliveries that an advisory names. Raises ValueError."""
+def _read(data: bytes) -> tuple[str, int, int]:
+    """The stream, the sequence and the deliveries that an advisory names. Raises ValueError."""
     try:
         advisory = orjson.loads(data)
-        return int(advisory["stream_seq"]), int(advisory["deliveries"])
+        return str(advisory["stream"]), int(advisory["stream_seq"]), int(advisory["deliveries"])
     except (KeyError, TypeError) as problem:
-        raise ValueError(f"no stream_seq or no deliveries in it ({problem})") from problem
+        raise ValueError(f"no stream, stream_seq or deliveries in it ({problem})") from problem
 
 
 def _envelope(data: bytes) -> Envelope | None:

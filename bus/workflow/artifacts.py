@@ -41,13 +41,14 @@ class Artifacts:
         await self._objects.put(sha256, data)
         return ArtifactRef(name, sha256, len(data), media_type)
 
-    async def get(self, sha256: str) -> bytes:
+    async def get(self, sha256: str, *, max_bytes: int | None = None) -> bytes:
         """The content, its digest checked.
 
         Raises ToolError `tool.execution_failed` when there is none under this digest (never stored, or older than
-        the history), BrokerError when the broker cannot answer.
+        the history), BrokerError when the broker cannot answer or the content is damaged (then not retryable), Rejected
+        `protocol.too_large` over `max_bytes`.
         """
-        data = await self._objects.get(sha256) if _SHA256.fullmatch(sha256) else None
+        data = await self._objects.get(sha256, max_bytes=max_bytes) if _SHA256.fullmatch(sha256) else None
         if data is None:
             raise error("tool.execution_failed", f"no artifact {sha256}; it was never stored, or has expired")
         return data

@@ -11,6 +11,7 @@ def test_the_sorted_public_names() -> None:
         "Bus",
         "BusError",
         "DeadLetter",
+        "Draft",
         "Envelope",
         "ErrorInfo",
         "Message",

@@ -1,10 +1,12 @@
 """Subjects round trip, and no text can break out of its token (SEC-7)."""
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.broker.subjects import Subjects, WorkSubject, token
+from bus.broker.subjects import Subjects, WorkSubject, is_key_lane, key_lane, token
 from bus.errors import Rejected
 
 SUBJECTS = Subjects("bus")
@@ -47,3 +49,30 @@ def test_the_subjects_of_the_specification() -> None:
     assert SUBJECTS.done("writer") == "bus.v1.done.writer"
     with pytest.raises(Rejected):
         SUBJECTS.parse_work("bus.v1.work.writer")
+
+
+KEY_LANES = {
+    "customer 7": hashlib.sha256(b"customer 7").digest()[0] % 16,
+    "ä": hashlib.sha256("ä".encode()).digest()[0] % 16,
+}
+
+
+@pytest.mark.parametrize("key", KEY_LANES)
+def test_the_lane_of_a_key_is_the_first_byte_of_its_sha256(key: str) -> None:
+    """DEL-8: another language must come to the same lane."""
+    assert key_lane(key) == f"key-{KEY_LANES[key]:02d}"
+
+
+@given(st.text(min_size=1, max_size=256))
+def test_every_key_has_one_of_sixteen_lanes(key: str) -> None:
+    """DEL-8."""
+    assert key_lane(key) in {f"key-{number:02d}" for number in range(16)}
+    assert is_key_lane(key_lane(key))
+
+
+def test_due_messages_and_broadcasts_name_their_sender() -> None:
+    """SEC: the tokens that the identity is checked against."""
+    assert SUBJECTS.parse_work(SUBJECTS.due("w", "boss", "t")) == WorkSubject("w", "due", "boss", "t")
+    assert SUBJECTS.parse_work(SUBJECTS.event("boss", "wf.1", "t")) == WorkSubject("*", "*", "boss", "t")
+    assert SUBJECTS.later("w", "boss", "t", "m") == SUBJECTS.later("w", "boss", "t", "m")
+    assert SUBJECTS.later("w", "boss", "t", "m") != SUBJECTS.later("w", "boss", "t", "n")
