@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -59,6 +60,22 @@ class Settings(BaseSettings):
         if value <= others.data.get("max_attempts", 0):
             raise ValueError(f"must be greater than BUS_MAX_ATTEMPTS, which is {others.data['max_attempts']}")
         return value
+
+    @field_validator("servers")
+    @classmethod
+    def _servers(cls, value: str) -> str:
+        for part in filter(None, (piece.strip() for piece in value.split(","))):
+            address = urlsplit(part if "://" in part else f"nats://{part}")
+            if address.scheme not in ("nats", "tls", "ws", "wss") or not address.hostname:
+                raise ValueError(f"{part!r} is not an address such as nats://127.0.0.1:4222")
+        if value.strip() and not value.replace(",", "").strip():
+            raise ValueError("there is no address in it")
+        return value
+
+    @field_validator("store_dir")
+    @classmethod
+    def _store_dir(cls, value: Path) -> Path:
+        return value.expanduser()
 
     @classmethod
     def chosen(cls, settings: Settings | None, overrides: dict[str, Any]) -> Settings:

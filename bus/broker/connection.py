@@ -27,6 +27,7 @@ from bus.broker import wire
 from bus.broker.embedded import Embedded
 from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
+from bus.broker.tasks import end
 from bus.broker.tls import tls_context
 from bus.broker.translate import translated
 from bus.config import Settings
@@ -222,9 +223,7 @@ class Connection:
             return
         self._closing = True
         self._connected.clear()
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            await asyncio.gather(self._watchdog, return_exceptions=True)
+        await end(self._watchdog)
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             if self._client.is_connected:
                 await wire.flush(self._client, 2)

@@ -21,6 +21,7 @@ from bus.broker.connection import Connection, Subscription
 from bus.broker.lanes import Lane, ensure_lane
 from bus.broker.pull import EXPIRES_S, HEARTBEAT_S, NANOSECONDS, RETRY_S, SILENCE_S, Delivery
 from bus.broker.subjects import is_key_lane
+from bus.broker.tasks import end
 from bus.broker.turns import KEYS, Turns, group_of
 from bus.errors import BusError
 
@@ -92,8 +93,7 @@ class LanedPull:
         """Stops pulling. Everything that the server had already sent is taken or handed back before it returns."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         self._task = None
         self._connection.remove_listener(self._start_over)
         if self._subscription is not None:

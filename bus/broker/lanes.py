@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bus.broker.connection import Connection, Subscription
 from bus.broker.streams import MAX_ACK_PENDING, StreamNames, ensure_consumer, subjects_with_messages
 from bus.broker.subjects import DUE, KEY_LANES, LANES, is_key_lane
+from bus.broker.tasks import end
 from bus.errors import BusError
 
 if TYPE_CHECKING:
@@ -60,13 +61,15 @@ def lane(connection: Connection, agent: str, name: str, subjects: Sequence[str] 
 
 async def ensure_lane(connection: Connection, lane: Lane) -> None:
     """Creates the lane's consumer, or brings it into step. Raises BrokerError."""
-    await ensure_consumer(
-        connection,
-        lane.stream,
-        lane.consumer,
-        lane.subjects,
-        max_ack_pending=lane.max_ack_pending,
-        from_now=lane.name == BROADCASTS,
+    await connection.patiently(
+        lambda: ensure_consumer(
+            connection,
+            lane.stream,
+            lane.consumer,
+            lane.subjects,
+            max_ack_pending=lane.max_ack_pending,
+            from_now=lane.name == BROADCASTS,
+        )
     )
 
 
@@ -135,8 +138,7 @@ class LaneWatch:
         """Stops noticing; bounded; a second call does nothing."""
         if self._task is not None:
             self._connection.remove_listener(self._look.set)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
             self._task = None
         await self._stop_listening(list(self._listening))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from bus.broker.connection import Connection, Subscription
+from bus.broker.tasks import end
 from bus.errors import BusError
 
 if TYPE_CHECKING:
@@ -129,8 +130,7 @@ class PullLoop:
     async def stop(self) -> None:
         """Stops pulling. Everything that the server had already sent is handed on before it returns."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
             self._task = None
             self._connection.remove_listener(self._write_off)
         if self._subscription is not None:

@@ -48,8 +48,9 @@ class StreamReader:
     async def __aenter__(self) -> StreamReader:
         if self._start_seq is None and self._start_time is None:
             # "New" must mean new from this moment on, also when the consumer has to be made again later.
-            self._start_seq = await last_seq(self._connection, self._stream) + 1
-        consumer = await self._create()
+            newest = await self._connection.patiently(lambda: last_seq(self._connection, self._stream))
+            self._start_seq = newest + 1
+        consumer = await self._connection.patiently(self._create)
         self._pull = PullLoop(
             self._connection, self._stream, consumer, take=self._take, room=self._room, missing=self._create
         )

@@ -123,7 +123,12 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             max_age=DEAD_MAX_AGE_S,
             duplicate_window=DUPLICATE_WINDOW_S,
         ),
-        config(names.done, subjects.done_all, max_age=settings.dedupe_window_s),
+        config(
+            names.done,
+            subjects.done_all,
+            max_age=settings.dedupe_window_s,
+            duplicate_window=min(DUPLICATE_WINDOW_S, settings.dedupe_window_s),
+        ),
         config(
             names.work,
             subjects.work_all,
@@ -143,6 +148,10 @@ async def provision(connection: Connection) -> list[str]:
     Returns one readable line for each difference that it left alone, because changing it would lose messages
     or break others. Safe to call from many processes at once. Raises BrokerError.
     """
+    return await connection.patiently(lambda: _provision(connection))
+
+
+async def _provision(connection: Connection) -> list[str]:
     left_alone: list[str] = []
     with translated("provision the streams"):
         for wanted in stream_configs(connection):

@@ -34,7 +34,9 @@ def chaos(
     logging.getLogger("bus").setLevel(logging.CRITICAL)
     value, loaded = read_payload(payload), load_agent(agent)
     if type not in loaded.handles:
-        raise UsageError(f"{loaded.name} has no handler for {type!r}; it has {', '.join(loaded.handles) or 'none'}")
+        raise UsageError(
+            f"{loaded.name} has no handler for {type!r}; it handles {', '.join(loaded.handles) or 'nothing'}"
+        )
     findings = asyncio.run(break_messages(loaded, type, value, nats_server=Settings.load().nats_server))
     if as_json:
         print(orjson.dumps([_as_json(one) for one in findings], option=orjson.OPT_INDENT_2).decode())

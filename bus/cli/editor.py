@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bus.cli.usage import UsageError
 
-class EditorFailed(ValueError):
+
+class EditorFailed(UsageError):
     """The editor could not be run, or says that it failed."""
 
 

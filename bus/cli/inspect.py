@@ -21,6 +21,7 @@ from bus.doctor import Grade, examine
 As_json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+MAX_SINCE_S = 3650 * 86400
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -66,7 +67,10 @@ def parse_duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise UsageError(f"{text!r} is not a duration such as 90s, 10m, 2h or 7d")
-    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if seconds > MAX_SINCE_S:
+        raise UsageError(f"{text!r} is longer than anything is kept; at most 3650d")
+    return timedelta(seconds=seconds)
 
 
 def doctor(as_json: As_json = False, servers: Servers = None) -> None:

@@ -78,6 +78,7 @@ def describe(problem: Exception) -> tuple[str, int]:
     if isinstance(problem, BusError):
         unreachable = problem.info.code == "broker.unavailable"
         return problem.info.message, EXIT_NO_BROKER if unreachable else EXIT_NO
-    if isinstance(problem, SettingsError | UsageError):
+    if isinstance(problem, SettingsError | UsageError) or type(problem) is ValueError:
+        # The library says wrong arguments with ValueError itself; its subclasses are somebody's bugs.
         return str(problem), EXIT_WRONG_USE
     return f"{type(problem).__name__}: {problem} (run again with --debug to see where)", EXIT_NO

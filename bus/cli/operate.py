@@ -42,9 +42,9 @@ async def _up(settings: Settings) -> None:
         async with Bus.connect("bus-up", settings=settings):
             print(f"broker: {embedded.url}   files: {settings.store_dir}")
             if embedded.started:
-                print("other commands find it by themselves; Ctrl-C stops it", flush=True)
+                print("other commands find it by themselves; Ctrl-C stops it, for them too", flush=True)
             else:
-                print("it was running already; Ctrl-C leaves it to its other users", flush=True)
+                print("it was running already; Ctrl-C leaves it running", flush=True)
             await stop_signal()
     finally:
         await (embedded.stop() if embedded.started else embedded.leave())
@@ -112,7 +112,7 @@ def load_agent(name: str) -> Agent:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as problem:
+    except (ImportError, SyntaxError) as problem:
         raise UsageError(f"cannot import {module_name!r}: {problem}; run it from the folder that holds it") from problem
     agent = getattr(module, attribute, None)
     if not isinstance(agent, Agent):
@@ -165,13 +165,13 @@ async def _send(
 
 
 def _print_outcome(message_id: str, outcome: Outcome, wait_s: float) -> int:
-    if outcome.reply is not None:
-        print(outcome.reply.encode().decode())
-        return 1 if outcome.reply.status == "error" else 0
     if outcome.dead is not None:
         dead = outcome.dead
         print(f"dead letter {dead.id}: {dead.code}: {dead.reason}; bus dead show {dead.id}", file=sys.stderr)
         return 1
+    if outcome.reply is not None:
+        print(outcome.reply.encode().decode())
+        return 1 if outcome.reply.status == "error" else 0
     if outcome.is_handled:
         print(f"{message_id} was handled; no reply")
         return 0

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bus.broker.connection import Connection
 from bus.broker.store import store
+from bus.broker.tasks import end
 from bus.broker.wire import publish_command
 from bus.errors import BusError, error
 from bus.workflow import completions
@@ -52,8 +53,7 @@ class Commits:
 
     async def stop(self) -> None:
         """Stops. What still waits fails with `broker.unavailable` and comes again."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         left, self._waiting = self._waiting, []
         for commit in left:
             commit.then(error("broker.unavailable", "stopped before the completion was stored"))

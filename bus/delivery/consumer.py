@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Collection
 
 from bus.broker.connection import Connection
@@ -12,6 +13,7 @@ from bus.broker.laned_pull import LanedPull
 from bus.broker.lanes import BROADCASTS, NORMAL, Lane, LaneWatch, ensure_lane, lane
 from bus.broker.pull import Delivery, PullLoop
 from bus.broker.subjects import DUE
+from bus.broker.tasks import end
 from bus.delivery.pipeline import Pipeline
 from bus.errors import BusError
 
@@ -95,9 +97,7 @@ class Consumer:
         for task in left:
             task.cancel()
         await self._until_idle(STOP_S)
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
-            await asyncio.gather(self._keep_alive, return_exceptions=True)
+        await end(self._keep_alive)
         return len(left)
 
     def hurry(self) -> None:
@@ -137,9 +137,7 @@ class Consumer:
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await end(*waits)
 
     async def _until_idle(self, timeout_s: float) -> None:
         if self._in_hand:
@@ -185,7 +183,16 @@ class Consumer:
         """Tells the server that long handlers are alive, so that it does not deliver their messages again."""
         interval_s = self._connection.settings.ack_wait_s / 3
         while True:
+            before = time.monotonic()
             await asyncio.sleep(interval_s)
+            late_s = time.monotonic() - before - interval_s
+            if late_s > interval_s:
+                log.warning(
+                    "the event loop of %s was blocked for %.1f s, so its messages may run elsewhere too; "
+                    "an async handler must not block: make it a plain def",
+                    self._agent,
+                    late_s,
+                )
             for delivery, _ in list(self._in_hand.values()):
                 try:
                     await self._connection.publish(delivery.reply, b"+WPI")

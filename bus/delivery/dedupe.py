@@ -17,6 +17,7 @@ from enum import Enum
 from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames, last_seq_of
+from bus.broker.tasks import end
 from bus.errors import error
 from bus.workflow import completions
 
@@ -105,8 +106,7 @@ class Dedupe:
         """Stops following; bounded; a second call does nothing."""
         if self._follower is not None:
             self._connection.remove_listener(self.suspect_copies)
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+            await end(self._follower)
             self._follower = None
         await self._stack.aclose()
 

@@ -83,4 +83,12 @@ class Handler:
         if self.is_coroutine:
             await self.function(*arguments)
         else:
-            await asyncio.to_thread(self.function, *arguments)
+            await asyncio.to_thread(_in_thread, self.function, arguments)
+
+
+def _in_thread(function: HandlerFunction, arguments: tuple[Any, ...]) -> None:
+    try:
+        function(*arguments)
+    except StopIteration as problem:
+        # A future cannot carry it, and would never end.
+        raise RuntimeError("the handler raised StopIteration") from problem

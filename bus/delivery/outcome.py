@@ -14,6 +14,7 @@ from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames
 from bus.broker.survey import agent_queues
+from bus.broker.tasks import end
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.letter import DeadLetter
 from bus.envelope import Envelope, instant
@@ -89,16 +90,16 @@ async def outcome_of(connection: Connection, sent: Envelope, *, timeout_s: float
     try:
         async with asyncio.timeout(timeout_s):
             best = await arrived.get()
-        if isinstance(best, Outcome) and best.is_handled:
-            # A reply is sent before the completion, but read from another stream.
+        if isinstance(best, Outcome) and best.reply is None:
+            # A reply comes from another stream than the completion or the dead letter; taken, it leaves nothing behind.
             async with asyncio.timeout(REPLY_AFTER_COMPLETION_S):
-                best = await arrived.get()
+                then = await arrived.get()
+            if isinstance(then, Outcome):
+                best = Outcome(then.reply or best.reply, best.dead or then.dead, best.is_handled or then.is_handled)
     except TimeoutError:
         pass
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
     if isinstance(best, BusError):
         raise best
     return best

@@ -143,7 +143,7 @@ class Pipeline:
             failure = error("tool.timeout", f"the handler of {self._what(progress)} ran into a timeout").info
         except Exception as problem:
             log.exception("%s failed on %s", self._agent, self._what(progress), extra=_ids(progress))
-            failure = error("tool.execution_failed", f"{type(problem).__name__}: {problem}").info
+            failure = error("tool.execution_failed", _told(problem)).info
         if failure is None and settlement is None:
             return
         try:
@@ -239,7 +239,7 @@ class Pipeline:
             state=self._state,
         )
         started_at, started = datetime.now(UTC), time.perf_counter()
-        await route.run(message)
+        await _run(route, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         self._dedupe.complete(key)
 
@@ -357,6 +357,28 @@ class Pipeline:
         if progress.envelope is None:
             return f"a message to {self._agent}"
         return f"{progress.envelope.type} {progress.envelope.message_id} to {self._agent}"
+
+
+async def _run(route: _Route, message: Message) -> None:
+    """Runs the handler; what would end the replica, or pass for a stop of ours, becomes its failure."""
+    try:
+        await route.run(message)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise error("tool.execution_failed", "CancelledError: the handler cancelled itself") from None
+    except (SystemExit, GeneratorExit, BaseExceptionGroup) as problem:
+        raise error("tool.execution_failed", _told(problem)) from problem
+
+
+def _told(problem: BaseException) -> str:
+    """An exception in words, whatever its text does."""
+    try:
+        text = str(problem)
+    except Exception as worse:
+        text = f"its text raises {type(worse).__name__}"
+    return f"{type(problem).__name__}: {text}"
 
 
 def _ids(progress: _Progress) -> dict[str, str | None]:

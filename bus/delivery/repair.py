@@ -19,6 +19,7 @@ from bus.broker.messages import delete_message, get_message
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames, given_up
+from bus.broker.tasks import end
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.publisher import Publisher
@@ -59,8 +60,7 @@ class Repair:
     async def stop(self) -> None:
         """Stops; an advisory in hand is taken up by the next replica. A second call does nothing."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
             self._task = None
             await self._reader.__aexit__()
 

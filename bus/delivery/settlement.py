@@ -9,6 +9,7 @@ from enum import Enum
 from bus.errors import ErrorInfo, kind
 
 BROKER = "broker."
+MAX_ASKED_S = 86400.0
 
 
 class Verdict(Enum):
@@ -71,7 +72,7 @@ def decide(
     if not failure.retryable or attempt >= policy.max_attempts:
         return Settlement(Verdict.DEAD)
     ceiling_s = min(policy.cap_s, policy.base_s * 2.0 ** min(attempt - 1, 32))
-    asked_s = (failure.retry_after_ms or 0) / 1000
+    asked_s = min((failure.retry_after_ms or 0) / 1000, MAX_ASKED_S)
     delay_s = asked_s + ceiling_s * (jitter if policy.jitter else 1.0)
     if policy.max_age_s is not None and age_s + delay_s > policy.max_age_s:
         return Settlement(Verdict.DEAD)

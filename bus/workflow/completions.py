@@ -42,9 +42,12 @@ def encode(group: Sequence[Completion]) -> bytes:
 def decode_identities(data: bytes) -> list[tuple[str, str]]:
     """Sender and message id of each; as `decode`, but several times faster."""
     try:
-        return [(one["from"], one["message_id"]) for one in orjson.loads(data)["completed"]]
+        found = [(one["from"], one["message_id"]) for one in orjson.loads(data)["completed"]]
     except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"not completions: {type(problem).__name__} {problem}") from problem
+        raise ValueError(f"not completions: {type(problem).__name__}") from problem
+    if not all(isinstance(sender, str) and isinstance(message_id, str) for sender, message_id in found):
+        raise ValueError("not completions: ids that are no strings")
+    return found
 
 
 def decode(data: bytes) -> list[Completion]:
@@ -62,4 +65,4 @@ def decode(data: bytes) -> list[Completion]:
             for one in orjson.loads(data)["completed"]
         ]
     except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"not completions: {type(problem).__name__} {problem}") from problem
+        raise ValueError(f"not completions: {type(problem).__name__}") from problem

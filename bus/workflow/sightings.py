@@ -12,6 +12,7 @@ from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames
+from bus.broker.tasks import end
 from bus.envelope import Envelope
 from bus.errors import BusError, Rejected
 
@@ -83,7 +84,7 @@ async def sightings(
             )
             sources.append(_Source(kind, reader, arrived))
         tasks = [asyncio.create_task(source.read(follow), name=f"watch {source.kind}") for source in sources]
-        stack.push_async_callback(_end, tasks)
+        stack.push_async_callback(end, *tasks)
         while True:
             arrived.clear()
             if (seen := _earliest(sources)) is not None:
@@ -139,9 +140,3 @@ def _earliest(sources: list[_Source]) -> Sighting | None:
         return None
     seen, first.head = first.head, None
     return seen
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

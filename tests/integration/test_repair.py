@@ -12,7 +12,7 @@ from nats.js.api import ConsumerConfig
 
 from bus import Agent, Bus, DeadLetter, Message, Settings
 from bus.broker.connection import Connection
-from bus.broker.streams import StreamNames, provision
+from bus.broker.streams import DEAD_MAX_AGE_S, StreamNames, provision
 from bus.delivery.letter import NoSuchDeadLetter
 from tests.integration.test_dead_letters import BEGINNING, TRACE, counted, failing, letters, stranger, until
 from tests.integration.test_delivery import GOOD, emptied
@@ -107,7 +107,11 @@ async def test_what_was_completed_or_buried_is_only_removed(bus: Bus, settings: 
     await js.publish(f"{settings.namespace}.v1.work.worker.low.tester.order", sent.encode())
     other = await js.publish(f"{settings.namespace}.v1.work.worker.low.tester.order", b"other")
     await give_up(settings, stranger, announce=True)
-    headers = {"Bus-Origin-Seq": str(other.seq), "Bus-Dead-Code": "tool.execution_failed"}
+    headers = {
+        "Bus-Origin-Subject": f"{settings.namespace}.v1.work.worker.low.tester.order",
+        "Bus-Origin-Seq": str(other.seq),
+        "Bus-Dead-Code": "tool.execution_failed",
+    }
     await js.publish(f"{settings.namespace}.v1.dead.worker.tool-execution_failed", b"other", headers=headers)
     async with failing("worker", lambda _: False, got).running(settings):
         (dead,) = await given_up_letters(bus, settings, 1)
@@ -140,13 +144,14 @@ async def test_an_existing_stream_learns_the_advisories(settings: Settings, stra
     """A bus from before: the subject is added once, the letters stay, and the order of subjects does not matter."""
     names, js = StreamNames.of(settings.namespace), stranger.jetstream()
     own = f"{settings.namespace}.v1.dead.>"
-    await js.add_stream(name=names.dead, subjects=[own])
+    await js.add_stream(name=names.dead, subjects=[own], max_age=DEAD_MAX_AGE_S)
     await js.publish(f"{settings.namespace}.v1.dead.worker.tool-timeout", b"old")
     connection = await Connection.open(settings, name="tester")
     try:
         assert await provision(connection) == []
         subjects = (await js.stream_info(names.dead)).config.subjects
-        assert subjects == [own, f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{names.work}.*"]
+        advisories = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
+        assert subjects == [own, f"{advisories}.{names.work}.*", f"{advisories}.{names.later}.*"]
         assert await provision(connection) == []
         assert (await js.stream_info(names.dead)).state.messages == 1
     finally:
