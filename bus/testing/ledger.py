@@ -20,6 +20,8 @@ from bus.workflow import completions
 
 SHOWN = 10
 REFUSAL = "error"
+# Looking for a completion and starting the handler are two steps; one that is recorded between them comes too late.
+DECISION = timedelta(seconds=0.25)
 
 
 class LedgerError(AssertionError):
@@ -67,7 +69,8 @@ class Entry:
     def reruns_after_completion(self) -> int:
         """How many runs began after another one of the same message was recorded as completed."""
         return sum(
-            any(run.started_at > other.recorded_at for other in self.runs if other is not run) for run in self.runs
+            any(run.started_at > other.recorded_at + DECISION for other in self.runs if other is not run)
+            for run in self.runs
         )
 
 
@@ -124,7 +127,10 @@ class Ledger:
 
     @property
     def doubled(self) -> dict[Identity, int]:
-        """Handled again after a completion was recorded, and how often: the bus promises that there is none."""
+        """Handled again after a completion was recorded, and how often: the bus promises that there is none.
+
+        A run that began within a quarter of a second of the record had looked before it, and counts as overlapped.
+        """
         counts = {identity: entry.reruns_after_completion for identity, entry in self.entries.items()}
         return {identity: count for identity, count in counts.items() if count}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,9 @@ def chain() -> list[Agent]:
     return [first, second]
 
 
-async def record_completion(bus: Bus, agent: str, message_id: str, *, sender: str = "tester") -> None:
-    """Stores a completion as a replica would that handled it."""
-    done = Completion(sender, message_id, None, 1, datetime.now(UTC), 1.0)
+async def record_completion(bus: Bus, agent: str, message_id: str, *, after_s: float = 1.0) -> None:
+    """Stores a completion as a replica would that handled it and began `after_s` from now."""
+    done = Completion("tester", message_id, None, 1, datetime.now(UTC) + timedelta(seconds=after_s), 1.0)
     await store(bus.connection, bus.connection.subjects.done(agent), completions.encode([done]), {}, timeout_s=5)
 
 
@@ -112,7 +112,7 @@ async def test_an_accepted_message_that_is_nowhere_is_lost(bus: Bus, settings: S
 
 
 async def test_a_doubled_message_is_named(bus: Bus, settings: Settings) -> None:
-    """Two completions of one message: a breach, whether the second run knew of the first or not."""
+    """Two completions of one message: a breach, whether the second run could know of the first or not."""
     agent = Agent("worker")
 
     @agent.on("order")
@@ -128,6 +128,9 @@ async def test_a_doubled_message_is_named(bus: Bus, settings: Settings) -> None:
     assert ledger.doubled == {Identity("worker", "tester", "twice"): 1}
     with pytest.raises(LedgerError, match="1 handled again after its completion was recorded: tester > worker twice"):
         ledger.check()
+    await record_completion(bus, "worker", "once", after_s=-1)
+    with pytest.raises(LedgerError, match="1 completed twice, by runs that overlapped: tester > worker once"):
+        (await Ledger.read(bus)).check()
 
 
 async def test_a_completion_that_is_stored_twice_is_one_run(bus: Bus, settings: Settings) -> None:
