@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -373,12 +374,8 @@ async def _run(route: _Route, message: Message) -> None:
 
 
 def _told(problem: BaseException) -> str:
-    """An exception in words, whatever its text does."""
-    try:
-        text = str(problem)
-    except Exception as worse:
-        text = f"its text raises {type(worse).__name__}"
-    return f"{type(problem).__name__}: {text}"
+    """An exception in one line, also one whose own text raises."""
+    return " ".join("".join(traceback.format_exception_only(problem)).split())
 
 
 def _ids(progress: _Progress) -> dict[str, str | None]:

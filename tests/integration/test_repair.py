@@ -104,11 +104,11 @@ async def test_what_was_completed_or_buried_is_only_removed(bus: Bus, settings: 
         await until(lambda: got)
         await emptied(bus)
     js = stranger.jetstream()
-    await js.publish(f"{settings.namespace}.v1.work.worker.low.tester.order", sent.encode())
-    other = await js.publish(f"{settings.namespace}.v1.work.worker.low.tester.order", b"other")
+    await js.publish(f"{settings.namespace}.v1.work.worker.normal.tester.order", sent.encode())
+    other = await js.publish(f"{settings.namespace}.v1.work.worker.normal.tester.order", b"other")
     await give_up(settings, stranger, announce=True)
     headers = {
-        "Bus-Origin-Subject": f"{settings.namespace}.v1.work.worker.low.tester.order",
+        "Bus-Origin-Subject": f"{settings.namespace}.v1.work.worker.normal.tester.order",
         "Bus-Origin-Seq": str(other.seq),
         "Bus-Dead-Code": "tool.execution_failed",
     }
