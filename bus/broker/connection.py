@@ -69,7 +69,10 @@ class Subscription:
 
 
 class Connection:
-    """A connection of one named client. Open it with `Connection.open`, end it with `close`."""
+    """A connection of one named client. Open it with `Connection.open`, end it with `close`.
+
+    `epoch` counts its reconnections: what was delivered in an earlier one may be somebody else's by now.
+    """
 
     def __init__(self, settings: Settings, name: str, embedded: Embedded | None) -> None:
         self.settings = settings
@@ -83,6 +86,7 @@ class Connection:
         self._connected = asyncio.Event()
         self._down_since: float | None = None
         self._closing = False
+        self.epoch = 0
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
         self._requests = Requests(self._client.new_inbox(), self.send)
@@ -324,6 +328,7 @@ class Connection:
         if self._down_since is not None:
             log.warning("%s: connected again after %.1f s", self.name, time.monotonic() - self._down_since)
         self._down_since = None
+        self.epoch += 1
         self._connected.set()
         for listener in list(self._listeners):
             listener()

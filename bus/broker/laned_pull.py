@@ -222,6 +222,8 @@ class LanedPull:
 
     def _start_over(self) -> None:
         self._forget()
+        # The server gives them again, perhaps to others: what has not begun is not ours any more.
+        self._held.clear()
         self._stirred.set()
 
     def _forget(self) -> None:

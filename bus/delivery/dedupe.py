@@ -27,6 +27,8 @@ CATCH_UP_S = 10.0
 PROMPT_S = 0.05
 # A broker that was killed forgets what it had delivered and sends it again as if for the first time.
 SUSPECT_S = 10.0
+# A replica that starts while another stops, or after a broker was killed, may be given what is just being completed.
+START_SUSPECT_S = 1.0
 
 
 class Claim(Enum):
@@ -99,6 +101,7 @@ class Dedupe:
         await self._stack.enter_async_context(reader)
         async for delivery in reader.until_now():
             self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
+        self._suspect_until = time.monotonic() + START_SUSPECT_S
         self._connection.on_reconnect(self.suspect_copies)
         self._follower = asyncio.create_task(self._follow(reader), name=f"completions of {self._agent}")
 

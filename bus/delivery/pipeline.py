@@ -46,6 +46,7 @@ log = logging.getLogger("bus.delivery")
 # all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
 CRASH_MARGIN = 10
 ACK = Settlement(Verdict.ACK)
+LEAVE = Settlement(Verdict.LEAVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class _Progress:
     """How far one delivery has come; what the later steps need of the earlier ones."""
 
     policy: RetryPolicy
+    epoch: int
     subject: WorkSubject | None = None
     envelope: Envelope | None = None
     claimed: bytes | None = None
@@ -121,7 +123,7 @@ class Pipeline:
         A handled one is settled with others, after this returns. Cancelled while the handler runs, it gives the
         claim and the message back. When the broker cannot take the settlement, the message comes again.
         """
-        progress = _Progress(self._policy)
+        progress = _Progress(self._policy, self._connection.epoch)
         span = None
         failure: ErrorInfo | None = None
         settlement: Settlement | None = None
@@ -210,6 +212,11 @@ class Pipeline:
         key = digest(envelope.sender, envelope.message_id)
         attempt = attempts_before(delivery.headers) + delivery.attempt
         claim = await self._dedupe.claim(key, redelivered=attempt > 1)
+        if claim is Claim.TAKEN and self._connection.epoch != progress.epoch:
+            # The link broke before the handler began: a broker that was killed may have given it to another
+            # replica by now, and would take any word of ours for that delivery.
+            self._dedupe.release(key)
+            return LEAVE
         if claim is Claim.COMPLETED:
             span.set({"bus.duplicate": True})
             log.info(
@@ -280,6 +287,8 @@ class Pipeline:
             span.set({"bus.settlement": settlement.verdict.value})
             if failure is not None:
                 span.fail(failure.code, failure.message)
+        if settlement.verdict is Verdict.LEAVE:
+            return
         if settlement.verdict is Verdict.ACK:
             await self._connection.publish(delivery.reply, b"+ACK")
         elif settlement.verdict is Verdict.NAK:

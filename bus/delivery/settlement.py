@@ -13,11 +13,12 @@ MAX_ASKED_S = 86400.0
 
 
 class Verdict(Enum):
-    """How a delivery is settled."""
+    """How a delivery is settled. `leave`: not at all, it comes again after its ack wait."""
 
     ACK = "ack"
     NAK = "nak"
     DEAD = "dead"
+    LEAVE = "leave"
 
 
 @dataclass(frozen=True, slots=True)
