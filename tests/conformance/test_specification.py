@@ -73,6 +73,8 @@ def test_the_subjects_are_the_codes_own() -> None:
     assert first_cells("Subjects") == [
         subjects.work("<to>", "<lane>", "<from>", "<type>"),
         subjects.work("<to>", "<lane>", "<from>", "<type>").replace(".work.", ".history."),
+        subjects.later("<to>", "<from>", "<type>", "m").rpartition(".")[0] + ".<id>",
+        subjects.due("<to>", "<from>", "<type>"),
         "bus.v1.event.<from>.<workflow>.<type>",
         subjects.dead("<agent>", "<reason>"),
         subjects.done("<agent>"),

@@ -89,12 +89,13 @@ async def test_list_and_count(bus_command: Run, bus: Bus, server: NatsServer) ->
     await poison(server, envelope("a", {"text": 1}), envelope("b", {"text": 2}), b'{"version": "1.2", oops')
     await listed(bus, 3)
     table = bus_command("dead", "ls", "--group").stdout.splitlines()
-    assert [line.split() for line in table[1:]] == [
-        ["2", "2", "echo", "tool.validation_failed", "note"],
-        ["1", "3", "echo", "protocol.malformed", "note"],
+    # They are handled side by side, so which has the newest id is not fixed.
+    assert [[line.split()[0], *line.split()[2:]] for line in table[1:]] == [
+        ["2", "echo", "tool.validation_failed", "note"],
+        ["1", "echo", "protocol.malformed", "note"],
     ]
     groups = json.loads(bus_command("dead", "ls", "--group", "--json", "--code", "payload.invalid").stdout)
-    assert [(one["count"], one["newest_id"], one["type"]) for one in groups] == [(2, 2, "note")]
+    assert [(one["count"], one["type"]) for one in groups] == [(2, "note")]
     assert len(json.loads(bus_command("dead", "ls", "--json", "--type", "note").stdout)) == 3
 
 

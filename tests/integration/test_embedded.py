@@ -325,8 +325,8 @@ async def test_a_cancelled_join_leaves_nothing_running(store: StoreDirectory) ->
     with pytest.raises(asyncio.CancelledError):
         await joining
     await eventually(lambda: "nobody uses" in _text(store.guardian_log))
-    assert not store.record.exists()
-    assert not greeting(store.read_int(store.port))
+    await eventually(lambda: not store.record.exists())
+    await eventually(lambda: not greeting(store.read_int(store.port)))
 
 
 async def test_a_removed_store_directory_ends_its_server(store: StoreDirectory) -> None:

@@ -1,0 +1,73 @@
+"""What the README shows is run as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.conftest import ROOT
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+README = (ROOT / "README.md").read_text("utf-8")
+# What each command of the README answers with, and how a command that does not end is made to end.
+EXPECTED = {
+    "bus up": None,
+    "bus run shouter:shouter": None,
+    'bus send shouter note \'{"text": "hi"}\' --wait': (0, '"text":"HI"'),
+    "bus send shouter note '{\"text\": 1}' --wait": (1, "payload.text"),
+    "bus dead ls": (0, "tool.validation_failed"),
+    "bus tail --since 10m": (0, "shouter > cli  noted"),
+    "bus doctor": (0, "nothing is wrong"),
+    'bus chaos shouter:shouter --type note --payload \'{"text": "hi"}\'': (0, "good"),
+}
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of one language; fences alternate between opening and closing."""
+    fences = re.split(r"^```(.*)\n", README, flags=re.M)[1:]
+    return [text for opened, text in zip(fences[0::4], fences[1::4], strict=False) if opened == language]
+
+
+def commands() -> list[str]:
+    lines = [line.partition("  #")[0].strip() for block in blocks("") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("bus ")]
+
+
+def test_every_command_is_known_here() -> None:
+    assert commands() == list(EXPECTED)
+
+
+def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
+    agent, _ = blocks("python")
+    (tmp_path / "shouter.py").write_text(agent)
+    start("bus", "run", "shouter:shouter", until="running shouter")
+    for command, expected in EXPECTED.items():
+        if expected is None:
+            continue
+        words = shlex.split(command)[1:]
+        done = bus_command(*words, *(["--no-follow"] if words[0] == "tail" else []))
+        code, says = expected
+        assert done.returncode == code, (command, done.stdout, done.stderr)
+        assert says in done.stdout + done.stderr, command
+
+
+async def test_the_client(environment: dict[str, str], tmp_path: Path, start: Start) -> None:
+    agent, client = blocks("python")
+    (tmp_path / "shouter.py").write_text(agent)
+    start("bus", "run", "shouter:shouter", until="running shouter")
+    body = "".join(f"    {line}\n" for line in client.splitlines() if not line.startswith("from "))
+    (tmp_path / "client.py").write_text(
+        f"import asyncio\nfrom bus import Bus\n\nasync def main():\n{body}\nasyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "client.py", cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert out.decode().strip() == "{'text': 'HI'}"
