@@ -86,6 +86,8 @@ class Dedupe:
         self._caught_up_at = 0
         self._suspect_until = 0.0
         self._advanced = asyncio.Condition()
+        self._one_round = asyncio.Lock()
+        self._next_round: asyncio.Task[None] | None = None
         self._own_seqs: set[int] = set()
         self._follower: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -109,7 +111,7 @@ class Dedupe:
         """Stops following; bounded; a second call does nothing."""
         if self._follower is not None:
             self._connection.remove_listener(self.suspect_copies)
-            await end(self._follower)
+            await end(self._follower, self._next_round)
             self._follower = None
         await self._stack.aclose()
 
@@ -155,6 +157,17 @@ class Dedupe:
         self._suspect_until = time.monotonic() + SUSPECT_S
 
     async def _catch_up(self) -> None:
+        """Catches up in a round that begins after this call; all who come before it begins share it."""
+        if self._next_round is None:
+            self._next_round = asyncio.create_task(self._round(), name=f"catch up {self._agent}")
+        await asyncio.shield(self._next_round)
+
+    async def _round(self) -> None:
+        async with self._one_round:
+            self._next_round = None
+            await self._read_to_end()
+
+    async def _read_to_end(self) -> None:
         breaks = self._breaks
         stream = StreamNames.of(self._connection.settings.namespace).done
         subject = self._connection.subjects.done(self._agent)
