@@ -33,7 +33,8 @@ def sighting_line(seen: Sighting) -> str:
         payload = orjson.dumps(envelope.payload).decode()
         short = payload if len(payload) <= PAYLOAD_CHARS else payload[: PAYLOAD_CHARS - 1] + "…"
         marked = f"[{' '.join(marks)}]  " if marks else ""
-        what = f"{envelope.sender} > {envelope.to}  {envelope.type}  {marked}{short}"
+        sender = envelope.sender if seen.published_as is None else f"{seen.published_as} (as {envelope.sender})"
+        what = f"{sender} > {envelope.to}  {envelope.type}  {marked}{short}"
     dead = f"DEAD {seen.seq} {seen.headers.get('Bus-Dead-Code', '')}  " if seen.kind == "dead" else ""
     return clean(f"{at}  {dead}{what}")
 

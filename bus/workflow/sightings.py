@@ -47,6 +47,16 @@ class Sighting:
             envelope,
         )
 
+    @property
+    def published_as(self) -> str | None:
+        """The sender that the subject names, where the envelope names another: a forger's, or a mistake."""
+        if self.envelope is None:
+            return None
+        tokens = (self.headers.get("Bus-Origin-Subject", "") if self.kind == "dead" else self.subject).split(".")
+        place = 3 if tokens[2:3] == ["event"] else 5
+        name = tokens[place] if len(tokens) > place else self.envelope.sender
+        return name if name != self.envelope.sender else None
+
     def matches(self, *, workflow_id: str | None, agent: str | None, type: str | None) -> bool:
         """Whether it passes the filters; what has no readable envelope is matched by its subject's tokens."""
         if self.envelope is None:
@@ -54,7 +64,7 @@ class Sighting:
             return workflow_id is None and all(want is None or want in tokens for want in (agent, type))
         return (
             (workflow_id is None or self.envelope.workflow_id == workflow_id)
-            and (agent is None or agent in (self.envelope.sender, self.envelope.to))
+            and (agent is None or agent in (self.envelope.sender, self.envelope.to, self.published_as))
             and (type is None or self.envelope.type == type)
         )
 
