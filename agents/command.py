@@ -150,13 +150,16 @@ def _is_same(source: Source, target: Path) -> bool:
 
 
 def _write(out: str, content: bytes, report: _Report) -> None:
-    """Writes the brief whole or not at all."""
+    """Writes the brief whole or not at all; into a pipe or a device as it comes."""
     if out == STDOUT:
         sys.stdout.buffer.write(content)
         sys.stdout.flush()
         return
-    target = Path(out)
+    target = Path(out).resolve()
     try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+            return
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             file.write(content)
         umask = os.umask(0)
