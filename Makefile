@@ -26,7 +26,7 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## planner, writer and reviewer write build/brief.md about this repository
 	@mkdir -p build
 	BUS_STORE_DIR="$(CURDIR)/.bus" $(BIN)/python -m agents brief \
-		"How does the bus make sure that no message is lost?" \
+		"What happens to a message when the broker or a worker is killed?" \
 		README.md schemas/README.md ops agents/README.md --out build/brief.md
 
 test: $(READY) ## run every test
