@@ -105,13 +105,14 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
     )
     later.subjects = [subjects.later_all, subjects.due_all]
     return [
-        # History first: what is republished before it exists would be missing from it. It must know schedules,
-        # or it refuses the copy of a message that came from one.
+        # History first: what is republished before it exists would be missing from it. It must know schedules and
+        # lifetimes, or it refuses the copies of messages that have one.
         config(
             names.history,
             subjects.history_all,
             max_age=settings.history_max_age_s,
             allow_msg_schedules=schedules or None,
+            allow_msg_ttl=True,
         ),
         *([later] if schedules else []),
         config(names.events, subjects.event_all, max_age=EVENT_MAX_AGE_S, duplicate_window=DUPLICATE_WINDOW_S),

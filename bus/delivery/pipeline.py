@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from bus.delivery.attributes import message_attributes
 from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
-from bus.delivery.handler import CallNext, Handler, HandlerMiddleware
+from bus.delivery.handler import CallNext, Handler, HandlerMiddleware, contained, told, told_with_trace
 from bus.delivery.letter import attempts_before
 from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
@@ -145,8 +144,8 @@ class Pipeline:
         except TimeoutError:
             failure = error("tool.timeout", f"the handler of {self._what(progress)} ran into a timeout").info
         except Exception as problem:
-            log.exception("%s failed on %s", self._agent, self._what(progress), extra=_ids(progress))
-            failure = error("tool.execution_failed", _told(problem)).info
+            log.error("%s on %s: %s", self._agent, self._what(progress), told_with_trace(problem), extra=_ids(progress))
+            failure = error("tool.execution_failed", told(problem)).info
         if failure is None and settlement is None:
             return
         try:
@@ -247,7 +246,7 @@ class Pipeline:
             state=self._state,
         )
         started_at, started = datetime.now(UTC), time.perf_counter()
-        await _run(route, message)
+        await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         self._dedupe.complete(key)
 
@@ -367,24 +366,6 @@ class Pipeline:
         if progress.envelope is None:
             return f"a message to {self._agent}"
         return f"{progress.envelope.type} {progress.envelope.message_id} to {self._agent}"
-
-
-async def _run(route: _Route, message: Message) -> None:
-    """Runs the handler; what would end the replica, or pass for a stop of ours, becomes its failure."""
-    try:
-        await route.run(message)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise error("tool.execution_failed", "CancelledError: the handler cancelled itself") from None
-    except (SystemExit, GeneratorExit, BaseExceptionGroup) as problem:
-        raise error("tool.execution_failed", _told(problem)) from problem
-
-
-def _told(problem: BaseException) -> str:
-    """An exception in one line, also one whose own text raises."""
-    return " ".join("".join(traceback.format_exception_only(problem)).split())
 
 
 def _ids(progress: _Progress) -> dict[str, str | None]:

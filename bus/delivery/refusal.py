@@ -72,8 +72,12 @@ def _bounded(failure: ErrorInfo) -> dict[str, Any]:
     """The error as JSON of a bounded size: a handler may have put anything into its details."""
     wire = failure.to_wire()
     wire["message"] = plain_text(failure.message, MAX_MESSAGE_CHARS)
-    details = json.dumps(wire["details"], default=str, skipkeys=True)
-    wire["details"] = orjson.loads(details) if len(details) <= MAX_DETAILS_CHARS else {"left_out_chars": len(details)}
+    try:
+        details = json.dumps(wire["details"], default=str, skipkeys=True, allow_nan=False)
+        fits = len(details) <= MAX_DETAILS_CHARS
+        wire["details"] = orjson.loads(details) if fits else {"left_out_chars": len(details)}
+    except (ValueError, RecursionError):
+        wire["details"] = {"left_out": "they are not JSON"}
     return wire
 
 

@@ -140,7 +140,7 @@ POISON: dict[str, tuple[bytes, str]] = {
 async def test_poison_is_a_dead_letter_and_never_blocks(name: str, bus: Bus, settings: Settings) -> None:
     """DEL-4, ENV-3: bytes kept, code right, the good message behind it is handled, the sender hears."""
     data, code = POISON[name]
-    agent, handled = Agent("worker"), asyncio.Queue[int]()
+    agent, handled = Agent("worker", concurrency=1), asyncio.Queue[int]()
 
     @agent.on("order")
     async def handle(order: Order) -> None:
@@ -238,17 +238,22 @@ async def test_retries_end(bus: Bus, settings: Settings) -> None:
 
 
 async def test_long_handlers_are_not_redelivered(bus: Bus, settings: Settings) -> None:
-    """DEL-6: three times the ack wait in the handler, and it runs once."""
-    agent, runs, ended = Agent("worker"), [], asyncio.Event()
+    """DEL-6: three times the ack wait in the handler, a second replica stands by, and it runs once."""
+    runs, ended = [], asyncio.Event()
 
-    @agent.on("slow")
-    async def slow(payload: Any) -> None:
-        runs.append(1)
-        await asyncio.sleep(3.5)
-        ended.set()
+    def replica() -> Agent:
+        agent = Agent("worker")
+
+        @agent.on("slow")
+        async def slow(payload: Any) -> None:
+            runs.append(1)
+            await asyncio.sleep(3.5)
+            ended.set()
+
+        return agent
 
     short = settings.model_copy(update={"ack_wait_s": 1.0})
-    async with agent.running(short):
+    async with replica().running(short), replica().running(short):
         await bus.send("worker", "slow", {})
         await ended.wait()
         await emptied(bus)

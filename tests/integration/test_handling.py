@@ -6,7 +6,9 @@ import asyncio
 import time
 from typing import Any
 
-from bus import Agent, Bus, Envelope, Message, RetryLater, RetryPolicy, Settings
+import pytest
+
+from bus import Agent, Bus, BusError, Envelope, Message, PermanentFailure, RetryLater, RetryPolicy, Settings
 from bus.delivery.handler import CallNext
 from bus.delivery.middleware import PublishNext
 from tests.integration.test_delivery import emptied, settled_dead_letters
@@ -136,3 +138,66 @@ async def test_a_message_older_than_the_policy_allows_is_not_begun(bus: Bus, set
     async with worker.running(settings):
         (dead,) = await settled_dead_letters(bus, 1)
     assert dead.code == "protocol.expired"
+
+
+class Odd(BaseException):
+    """Neither an Exception nor a stop."""
+
+
+class Mute(Exception):
+    """Its own text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+ODD: dict[str, BaseException] = {
+    "own BaseException": Odd("odd"),
+    "SystemExit": SystemExit(3),
+    "GeneratorExit": GeneratorExit(),
+    "group": BaseExceptionGroup("several", [Odd("one")]),
+    "cancels itself": asyncio.CancelledError(),
+    "text raises": Mute(),
+    "lone surrogate": ValueError("file \udcff"),
+    "huge text": ValueError("x" * 2_000_000),
+    "details that are not JSON": PermanentFailure("no", thing=object(), nan=float("nan")),
+    "broken retry_after_ms": BusError("upstream.rate_limit", "no", retryable=False, retry_after_ms="soon"),
+}
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("name", [*ODD, "StopIteration"])
+async def test_whatever_a_handler_raises_is_one_dead_letter(
+    name: str, in_thread: bool, bus: Bus, settings: Settings
+) -> None:
+    """DEL-4: it is buried once, its sender is told, its only slot is free again, and the replica lives."""
+    worker, handled = Agent("worker", concurrency=1), asyncio.Event()
+    loop, runs = asyncio.get_running_loop(), list[int]()
+    problem = ODD.get(name) or StopIteration()
+
+    def fail(payload: Any, message: Message) -> None:
+        runs.append(message.attempt)
+        raise problem
+
+    async def fail_async(payload: Any, message: Message) -> None:
+        fail(payload, message)
+
+    worker.on("odd")(fail if in_thread else fail_async)
+
+    @worker.on("good")
+    async def good(payload: Any) -> None:
+        loop.call_soon(handled.set)
+
+    async with worker.running(settings.model_copy(update={"ack_wait_s": 1.0})):
+        sent = await bus.send("worker", "odd", {})
+        outcome = await bus.outcome(sent, timeout_s=10)
+        await bus.send("worker", "good", {})
+        async with asyncio.timeout(10):
+            await handled.wait()
+        await asyncio.sleep(1.2)
+        await emptied(bus)
+        dead = [one async for one in bus.dead_letters.list()]
+    assert outcome.dead is not None
+    assert outcome.reply is not None
+    assert outcome.reply.type == "error"
+    assert (len(dead), runs) == (1, [1])
