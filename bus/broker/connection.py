@@ -19,12 +19,12 @@ import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client, Server
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js import JetStreamContext
 
 from bus.broker import wire
 from bus.broker.embedded import Embedded
+from bus.broker.parser import Arrival
 from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
 from bus.broker.tasks import end
@@ -41,7 +41,7 @@ ATTEMPT_S = 2.5
 REVIVE_AFTER_S = 1.5
 PAYLOAD_MARGIN_BYTES = 1024
 
-Callback = Callable[[Msg], None]
+Callback = Callable[[Arrival], None]
 Result = TypeVar("Result")
 
 
@@ -199,7 +199,7 @@ class Connection:
         *,
         headers: bytes = b"",
         timeout_s: float = 5.0,
-    ) -> Msg:
+    ) -> Arrival:
         """Core request; see `Requests.request` for its errors. Fails at once while disconnected."""
         if not self._connected.is_set():
             raise error("broker.unavailable", f"request on {subject}: not connected", reason="disconnected")
@@ -251,6 +251,7 @@ class Connection:
             options["tls"] = self._tls
         while True:
             client = Client()
+            wire.read_directly(client)
             try:
                 await asyncio.wait_for(
                     client.connect(

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
+from bus.broker.parser import Arrival
 from bus.broker.wire import publish_command
 from bus.errors import error
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
 
 SWEEP_S = 0.1
 
@@ -30,7 +27,7 @@ class Requests:
     def __init__(self, inbox: str, send: Send) -> None:
         self._prefix = inbox
         self._send = send
-        self._pending: dict[str, tuple[asyncio.Future[Msg], float]] = {}
+        self._pending: dict[str, tuple[asyncio.Future[Arrival], float]] = {}
         self._next = 0
         self._loop = asyncio.get_running_loop()
         self._sweep_handle: asyncio.TimerHandle | None = None
@@ -40,7 +37,7 @@ class Requests:
         """The subject to subscribe to."""
         return f"{self._prefix}.*"
 
-    async def request(self, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Msg:
+    async def request(self, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Arrival:
         """Sends one request and waits for the first answer.
 
         Raises BrokerError `broker.unavailable` after `timeout_s`, when nobody listens on the subject, or
@@ -48,7 +45,7 @@ class Requests:
         """
         self._next += 1
         number = str(self._next)
-        future: asyncio.Future[Msg] = self._loop.create_future()
+        future: asyncio.Future[Arrival] = self._loop.create_future()
         self._pending[number] = (future, self._loop.time() + timeout_s)
         if self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
@@ -61,7 +58,7 @@ class Requests:
             raise error("broker.unavailable", f"nobody answers on {subject}: no responders", reason="no_responders")
         return message
 
-    def answer(self, message: Msg) -> None:
+    def answer(self, message: Arrival) -> None:
         """Takes one answer from the inbox; unknown tokens are late answers and are ignored."""
         entry = self._pending.get(message.subject.rpartition(".")[2])
         if entry is not None and not entry[0].done():
