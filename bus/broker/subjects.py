@@ -132,6 +132,10 @@ class Subjects:
         """The broadcasts of one type."""
         return f"{self._prefix}.event.*.*.{type}"
 
+    def events_from(self, agent: str) -> str:
+        """How the subjects of one agent's broadcasts begin."""
+        return f"{self._prefix}.event.{agent}."
+
     def event(self, sender: str, workflow_id: str | None, type: str) -> str:
         """One broadcast. Messages outside a workflow have `-` as workflow token."""
         return f"{self._prefix}.event.{sender}.{token(workflow_id) if workflow_id else '-'}.{type}"

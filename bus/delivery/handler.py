@@ -94,9 +94,9 @@ class Handler:
 def _in_thread(function: HandlerFunction, arguments: tuple[Any, ...]) -> None:
     try:
         function(*arguments)
-    except StopIteration as problem:
-        # A future cannot carry it, and would never end.
-        raise RuntimeError("the handler raised StopIteration") from problem
+    except (StopIteration, GeneratorExit) as problem:
+        # A future cannot carry the one, and would never end; the other would close who waits for it.
+        raise RuntimeError(f"the handler raised {type(problem).__name__}") from problem
 
 
 async def contained(run: CallNext, message: Message) -> None:

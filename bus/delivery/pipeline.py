@@ -133,7 +133,9 @@ class Pipeline:
                 span = self._open_span(delivery, progress.envelope)
             settlement = await self._handle(delivery, subject, envelope, progress, span, ended)
         except asyncio.CancelledError:
-            await self._hand_back(delivery, progress)
+            if progress.claimed is not None:
+                self._dedupe.release(progress.claimed)
+            await self.hand_back(delivery)
             if span is not None:
                 span.set({"bus.settlement": "handed_back"})
                 span.end()
@@ -331,13 +333,12 @@ class Pipeline:
     def _state(self, workflow_id: str | None) -> WorkflowState:
         return WorkflowState(self._connection, workflow_id)
 
-    async def _hand_back(self, delivery: Delivery, progress: _Progress) -> None:
-        if progress.claimed is not None:
-            self._dedupe.release(progress.claimed)
+    async def hand_back(self, delivery: Delivery) -> None:
+        """Gives a delivery that did not begin, or was cancelled, back to the broker; it runs elsewhere at once."""
         try:
             await self._connection.publish(delivery.reply, b"-NAK")
         except BusError as problem:
-            log.warning("%s comes again after its ack wait: %s", self._what(progress), problem.info.message)
+            log.warning("a message to %s comes again after its ack wait: %s", self._agent, problem.info.message)
 
     def _open_span(self, delivery: Delivery, envelope: Envelope | None) -> Span:
         trace_id = envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}"
