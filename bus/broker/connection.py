@@ -89,7 +89,7 @@ class Connection:
         self.epoch = 0
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
-        self._requests = Requests(self._client.new_inbox(), self.send)
+        self._requests = Requests(self._client.new_inbox(), self._post)
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Connection:
@@ -191,6 +191,9 @@ class Connection:
             await wire.send(self._client, commands)
         except (nats.errors.Error, OSError) as problem:
             raise error("broker.unavailable", f"publish: {problem}") from problem
+
+    def _post(self, commands: bytes) -> None:
+        wire.post(self._client, commands)
 
     async def request(
         self,

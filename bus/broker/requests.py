@@ -8,7 +8,7 @@ instead of running into their timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from bus.broker.parser import Arrival
 from bus.broker.wire import publish_command
@@ -16,17 +16,17 @@ from bus.errors import error
 
 SWEEP_S = 0.1
 
-Send = Callable[[bytes], Awaitable[None]]
+Post = Callable[[bytes], None]
 
 
 class Requests:
     """Pairs answers with requests. Owned by the connection, which feeds `answer` and calls `fail_all`."""
 
-    __slots__ = ("_loop", "_next", "_pending", "_prefix", "_send", "_sweep_handle")
+    __slots__ = ("_loop", "_next", "_pending", "_post", "_prefix", "_sweep_handle")
 
-    def __init__(self, inbox: str, send: Send) -> None:
+    def __init__(self, inbox: str, post: Post) -> None:
         self._prefix = inbox
-        self._send = send
+        self._post = post
         self._pending: dict[str, tuple[asyncio.Future[Arrival], float]] = {}
         self._next = 0
         self._loop = asyncio.get_running_loop()
@@ -50,11 +50,11 @@ class Requests:
         if self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
         try:
-            await self._send(publish_command(subject, f"{self._prefix}.{number}", headers, data))
+            self._post(publish_command(subject, f"{self._prefix}.{number}", headers, data))
             message = await future
         finally:
             self._pending.pop(number, None)
-        if message.headers and not message.data and message.headers.get("Status") == "503":
+        if not message.data and message.headers.get("Status") == "503":
             raise error("broker.unavailable", f"nobody answers on {subject}: no responders", reason="no_responders")
         return message
 

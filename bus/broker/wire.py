@@ -22,7 +22,9 @@ _NEWLINES = str.maketrans("\r\n", "  ")
 
 def header_block(headers: dict[str, str]) -> bytes:
     """Headers as they stand on the wire. A value's line breaks become spaces, so none can add a header."""
-    lines = "".join([f"{name}: {value.translate(_NEWLINES)}\r\n" for name, value in headers.items()])
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        lines = "".join([f"{name}: {value.translate(_NEWLINES)}\r\n" for name, value in headers.items()])
     return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
@@ -34,18 +36,30 @@ def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> by
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
 
 
-async def send(client: Client, command: bytes) -> None:
-    """Sends one or more commands. While disconnected they are buffered up to the client's limit.
+def post(client: Client, command: bytes) -> None:
+    """Sends one or more commands at the end of this turn of the loop. While disconnected they are buffered up to the
+    client's limit.
 
     Raises BrokerError `broker.unavailable` when the connection is closed or its buffer full.
     """
-    if client.is_closed or client.is_draining_pubs:
-        raise error("broker.unavailable", "the connection is closed", reason="closed")
-    if not client.is_connected and len(command) + client._pending_data_size > client._max_pending_size:
-        raise error("broker.unavailable", "not connected, and the buffer is full", reason="disconnected")
-    await client._send_command(command)
-    if client._flush_queue is not None and client._flush_queue.empty():
-        await client._flush_pending()
+    pending = client._pending_data_size + len(command)
+    if not client.is_connected:
+        if client.is_closed or client.is_draining_pubs:
+            raise error("broker.unavailable", "the connection is closed", reason="closed")
+        if pending > client._max_pending_size:
+            raise error("broker.unavailable", "not connected, and the buffer is full", reason="disconnected")
+    client._pending.append(command)
+    client._pending_data_size = pending
+    queue = client._flush_queue
+    if queue is not None and queue.empty() and client.is_connected:
+        queue.put_nowait(asyncio.get_running_loop().create_future())
+
+
+async def send(client: Client, command: bytes) -> None:
+    """As `post`, and waits while more is unsent than the client's limit."""
+    post(client, command)
+    if client._pending_data_size > client._max_pending_size:
+        await client._flush_pending(force_flush=True)
 
 
 async def flush(client: Client, timeout_s: float) -> None:

@@ -33,7 +33,7 @@ from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import Span, SpanKind, Telemetry
+from bus.telemetry.spans import PassingSpan, Span, SpanKind, Telemetry
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.completions import Completion
@@ -341,6 +341,8 @@ class Pipeline:
             log.warning("a message to %s comes again after its ack wait: %s", self._agent, problem.info.message)
 
     def _open_span(self, delivery: Delivery, envelope: Envelope | None) -> Span:
+        if self._telemetry.passes(delivery.headers):
+            return PassingSpan(delivery.headers)
         trace_id = envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}"
         return self._telemetry.start(
             lambda: f"process {envelope.to}.{envelope.type}" if envelope is not None else f"process {self._agent}",

@@ -22,6 +22,9 @@ from bus.telemetry.recorder import Recorder, SpanRecord
 CLOSE_S = 5.0
 SAMPLED = "01"
 UNSAMPLED = "00"
+# A traceparent of version 00; the last bit of its flags says whether it is sampled.
+PLAIN_LENGTH = 55
+EVEN = "02468ace"
 
 Attributes = Mapping[str, str | int | float | bool]
 
@@ -75,6 +78,25 @@ class Span:
             self._record.end_ns = time.time_ns()
             self._recorder.add(self._record)
             self._record = None
+
+
+class PassingSpan(Span):
+    """An operation that is not recorded, below one that is not either: it passes on the context that came in."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(None)
+        self._headers = headers
+
+    @property
+    def context(self) -> TraceContext | None:
+        """Read from the headers when something is sent, which most messages do not cause."""
+        return TraceContext.from_headers(self._headers)
+
+    @context.setter
+    def context(self, _: TraceContext | None) -> None:
+        return
 
 
 class Telemetry:
@@ -133,6 +155,11 @@ class Telemetry:
             record.trace_id, record.span_id, SAMPLED, record.trace_state, parent.baggage if parent is not None else ""
         )
         return Span(context, record, self._recorder)
+
+    def passes(self, headers: Mapping[str, str]) -> bool:
+        """Whether what comes with these headers is certainly not recorded here."""
+        traceparent = headers.get("traceparent", "")
+        return self._recorder is None or (len(traceparent) == PLAIN_LENGTH and traceparent[-1] in EVEN)
 
     async def close(self) -> None:
         """Sends what is queued, within 5 s; a second call does nothing."""
