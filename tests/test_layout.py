@@ -32,6 +32,7 @@ FLOORS: Mapping[str, float] = {
     "bus.gateway": 7,
     "bus.testing": 7,
     "bus.chaos": 7.5,
+    "bus.bench": 7.5,
     "bus.console": 8,
     "bus.cli": 9,
     "bus.__main__": 10,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import chaos, dead, inspect, operate
+from bus.cli import bench, chaos, dead, inspect, operate
 from bus.cli.usage import UsageError
 from bus.config import SettingsError
 from bus.delivery.letter import NoSuchDeadLetter
@@ -31,6 +31,7 @@ app.command("tail")(inspect.tail)
 app.add_typer(dead.dead_app, name="dead")
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
+app.command("bench")(bench.bench)
 
 
 @app.callback()

@@ -26,6 +26,7 @@ EXPECTED = {
     "bus tail --since 10m": (0, "shouter > cli  noted"),
     "bus doctor": (0, "nothing is wrong"),
     'bus chaos shouter:shouter --type note --payload \'{"text": "hi"}\'': (0, "good"),
+    "bus bench": (0, "messages handled"),
 }
 
 
