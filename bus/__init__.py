@@ -21,7 +21,7 @@ from bus.errors import (
 )
 from bus.workflow.artifacts import ArtifactRef
 from bus.workflow.sightings import Sighting
-from bus.workflow.tree import Tree
+from bus.workflow.story import Story
 
 __all__ = [
     "Agent",
@@ -43,7 +43,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Sighting",
+    "Story",
     "ToolError",
-    "Tree",
     "Workflow",
 ]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import chaos, dead, inspect, operate
+from bus.cli import chaos, dead, inspect, operate, trace
 from bus.cli.usage import UsageError
 from bus.config import SettingsError
 from bus.delivery.letter import NoSuchDeadLetter
@@ -28,6 +28,7 @@ app.command("up")(operate.up)
 app.command("run")(operate.run)
 app.command("send")(operate.send)
 app.command("tail")(inspect.tail)
+app.command("trace")(trace.trace)
 app.add_typer(dead.dead_app, name="dead")
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)

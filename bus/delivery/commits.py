@@ -107,7 +107,9 @@ class Commits:
                 timeout_s=self._connection.settings.publish_timeout_s,
             )
             self._on_stored(stored.seq)
-            await self._connection.send(b"".join([publish_command(one.reply, "", b"", one.settlement) for one in group]))
+            await self._connection.send(
+                b"".join([publish_command(one.reply, "", b"", one.settlement) for one in group])
+            )
         except BusError as problem:
             return problem
         return None

@@ -24,8 +24,8 @@ def test_the_sorted_public_names() -> None:
         "Settings",
         "SettingsError",
         "Sighting",
+        "Story",
         "ToolError",
-        "Tree",
         "Workflow",
     ]
     assert len(bus.__all__) <= 30
