@@ -118,6 +118,16 @@ async def waiting_counts(connection: Connection) -> dict[str, int]:
     return dict(counts)
 
 
+async def untakeable(connection: Connection) -> dict[str, int]:
+    """Subjects of the work stream that are no agent's, and how many messages each holds. Raises BrokerError.
+
+    An agent takes whatever is below its prefix; a stranger may publish to the prefix itself.
+    """
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    stored = await subjects_with_messages(connection, names.work, subjects.work_all)
+    return {subject: count for subject, count in sorted(stored.items()) if subject.count(".") < 4}
+
+
 async def agents_with_consumer(connection: Connection) -> frozenset[str]:
     """The agents that a replica has run for, now or before. Raises BrokerError."""
     found = await _consumers(connection, StreamNames.of(connection.settings.namespace).work)

@@ -16,13 +16,16 @@ import orjson
 import typer
 
 from bus.agent import Agent, Replica
-from bus.broker.embedded import Embedded
+from bus.broker.embedded import Embedded, until_removed
+from bus.broker.tasks import end
 from bus.cli import supervise
+from bus.cli.numbers import refuse_large_integers
 from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.config import Settings
 from bus.delivery.outcome import Outcome
 from bus.envelope import is_agent_name
+from bus.errors import BusError
 
 Servers = Annotated[str | None, typer.Option("--servers", help="NATS URLs; default: BUS_SERVERS, else embedded.")]
 
@@ -45,9 +48,20 @@ async def _up(settings: Settings) -> None:
                 print("other commands find it by themselves; Ctrl-C stops it, for them too", flush=True)
             else:
                 print("it was running already; Ctrl-C leaves it running", flush=True)
-            await stop_signal()
+            await _until_stopped(settings)
     finally:
         await (embedded.stop() if embedded.started else embedded.leave())
+
+
+async def _until_stopped(settings: Settings) -> None:
+    """Waits for a stop signal. Raises BrokerError when the broker's files are removed meanwhile."""
+    waits = [asyncio.create_task(stop_signal()), asyncio.create_task(until_removed(settings.store_dir))]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in done:
+            wait.result()
+    finally:
+        await end(*waits)
 
 
 def run(
@@ -94,10 +108,26 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
         try:
             # All drain at the same time, so that they share one grace.
             async with asyncio.TaskGroup() as group:
-                for agent in agents:
-                    group.create_task(replicate(agent))
+                running = [group.create_task(replicate(agent)) for agent in agents]
+                removed = asyncio.create_task(_hurry_when_removed(settings, hurry))
+                try:
+                    await asyncio.wait([*running, removed], return_when=asyncio.FIRST_COMPLETED)
+                    if removed.done():
+                        removed.result()
+                    await asyncio.wait(running)
+                finally:
+                    await end(removed)
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
+
+
+async def _hurry_when_removed(settings: Settings, hurry: Callable[[], None]) -> None:
+    """Waits for ever with a broker of somebody's. Raises BrokerError when the embedded one's files are removed."""
+    try:
+        await (asyncio.Event().wait() if settings.servers.strip() else until_removed(settings.store_dir))
+    except BusError:
+        hurry()
+        raise
 
 
 def load_agent(name: str) -> Agent:
@@ -192,9 +222,11 @@ def read_payload(argument: str) -> Any:
     else:
         where, data = "the payload", argument.encode()
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from problem
+    refuse_large_integers(data, where)
+    return value
 
 
 async def stop_signal() -> None:
