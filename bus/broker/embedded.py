@@ -258,6 +258,7 @@ class Embedded:
 async def until_removed(store_dir: Path) -> Never:
     """Waits until somebody removes the directory, or puts another in its place; then raises BrokerError.
 
+    Call it after a `join`, which makes the directory.
     The broker ends with its directory, and its messages are gone with it: nobody should go on as if they were not.
     """
     users_lock = StoreDirectory.at(_resolved(store_dir)).users_lock
@@ -267,10 +268,10 @@ async def until_removed(store_dir: Path) -> Never:
             found = users_lock.stat()
         except FileNotFoundError:
             found = None
-        if held is not None and (found is None or not os.path.samestat(found, held)):
+        if found is None or not os.path.samestat(found, held or found):
             raise error(
                 "broker.unavailable",
-                f"{store_dir} was removed while its broker was in use, and the messages with it; start again for a new one",
+                f"{store_dir} was removed while its broker was in use, and its messages are gone; start again",
                 retryable=False,
             )
         held = found

@@ -17,7 +17,7 @@ _LONG_RUN = re.compile(rb"[0-9]{19}")
 def refuse_large_integers(data: bytes, where: str) -> None:
     """Raises UsageError for JSON with an integer beyond 64 bits, which readers would silently make a float.
 
-    `data` is valid JSON in UTF-8.
+    Says nothing of bytes that are no JSON.
     """
     if _LONG_RUN.search(data) is None:
         return
@@ -30,5 +30,5 @@ def refuse_large_integers(data: bytes, where: str) -> None:
         return 0
 
     # What is nested too deeply for this reader is refused by the envelope's own limit.
-    with contextlib.suppress(RecursionError):
+    with contextlib.suppress(ValueError, RecursionError):
         json.loads(data, parse_int=check, parse_float=lambda _: 0.0)

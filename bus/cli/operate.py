@@ -91,11 +91,12 @@ def run(
 
 async def _run(agents: list[Agent], settings: Settings) -> None:
     replicas: list[Replica] = []
-    stopping = asyncio.Event()
+    stopping, joined = asyncio.Event(), asyncio.Event()
 
     async def replicate(agent: Agent) -> None:
         async with agent.running(settings) as replica:
             replicas.append(replica)
+            joined.set()
             if len(replicas) == len(agents):
                 print(f"running {', '.join(one.name for one in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
             await stopping.wait()
@@ -104,30 +105,25 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
         for replica in replicas:
             replica.hurry()
 
+    async def watch_store() -> None:
+        await joined.wait()
+        try:
+            await until_removed(settings.store_dir)
+        except BusError:
+            hurry()  # there is nobody to finish for, or to hand back to
+            raise
+
     with on_stop_signals(stopping.set, hurry):
         try:
             # All drain at the same time, so that they share one grace.
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(replicate(agent)) for agent in agents]
-                removed = asyncio.create_task(_hurry_when_removed(settings, hurry))
-                try:
-                    await asyncio.wait([*running, removed], return_when=asyncio.FIRST_COMPLETED)
-                    if removed.done():
-                        removed.result()
-                    await asyncio.wait(running)
-                finally:
-                    await end(removed)
+                watch = None if settings.servers.strip() else group.create_task(watch_store())
+                await asyncio.wait(running)
+                if watch is not None:
+                    watch.cancel()
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
-
-
-async def _hurry_when_removed(settings: Settings, hurry: Callable[[], None]) -> None:
-    """Waits for ever with a broker of somebody's. Raises BrokerError when the embedded one's files are removed."""
-    try:
-        await (asyncio.Event().wait() if settings.servers.strip() else until_removed(settings.store_dir))
-    except BusError:
-        hurry()
-        raise
 
 
 def load_agent(name: str) -> Agent:
@@ -221,12 +217,11 @@ def read_payload(argument: str) -> Any:
             raise UsageError(f"cannot read {where}: {problem.strerror}") from problem
     else:
         where, data = "the payload", argument.encode()
+    refuse_large_integers(data, where)
     try:
-        value = orjson.loads(data)
+        return orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from problem
-    refuse_large_integers(data, where)
-    return value
 
 
 async def stop_signal() -> None:
