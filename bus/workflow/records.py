@@ -86,9 +86,10 @@ class Attempt:
     error: AttemptError | None = None
     again_in_ms: float | None = None
 
-    def is_same_run(self, other: Attempt) -> bool:
-        """Whether both records tell of one run."""
-        return (self.number, self.started_at, self.exec_ms) == (other.number, other.started_at, other.exec_ms)
+    @property
+    def run(self) -> tuple[Key, int, datetime, float]:
+        """What two records of one run have in common."""
+        return self.key, self.number, self.started_at, self.exec_ms
 
 
 def attempts_of(delivery: Delivery, workflow_id: str) -> Iterator[Attempt]:

@@ -139,16 +139,6 @@ class Total:
     retries: int = 0
     dead_letters: int = 0
 
-    def plus(self, step: Step) -> Total:
-        """The sums with one more message."""
-        return Total(
-            self.messages + 1,
-            self.work_ms + step.exec_ms,
-            self.waited_ms + (step.timing.waited_ms or 0.0),
-            self.retries + max(0, step.tries - 1),
-            self.dead_letters + (step.state in LOST),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Story:
@@ -253,15 +243,17 @@ def tell(records: Records) -> Story:
 def _gathered(records: Records) -> dict[Key, _Message]:
     messages: dict[Key, _Message] = {}
     keys: dict[Place, Key] = {}
+    runs: set[object] = set()
     for copy in records.copies:
         known = messages.setdefault(copy.key, _Message([], []))
-        if all(copy.place != other.place for other in known.copies[:64]):
+        if keys.get(copy.place) != copy.key:
             known.copies.append(copy)
         keys[copy.place] = copy.key
     for attempt in records.attempts:
         # A record whose answer was lost is stored again: the same run, not a second one.
         found = messages.get(attempt.key) or messages.get(attempt.key._replace(agent="*"))
-        if found is not None and all(not attempt.is_same_run(other) for other in found.attempts[-64:]):
+        if found is not None and attempt.run not in runs:
+            runs.add(attempt.run)
             found.attempts.append(attempt)
     for death in records.deaths:
         key = keys.get(death.place)
@@ -351,14 +343,18 @@ def _status(steps: Sequence[Step], waits: Sequence[Wait]) -> Status:
 
 
 def _sum(steps: Iterable[Step]) -> Total:
-    total = Total()
-    for step in steps:
-        total = total.plus(step)
-    return total
+    counted = list(steps)
+    return Total(
+        len(counted),
+        sum(step.exec_ms for step in counted),
+        sum(step.timing.waited_ms or 0.0 for step in counted),
+        sum(max(0, step.tries - 1) for step in counted),
+        sum(step.state in LOST for step in counted),
+    )
 
 
 def _sums(named: Iterable[tuple[str, Step]]) -> dict[str, Total]:
-    found: dict[str, Total] = {}
+    groups: dict[str, list[Step]] = {}
     for name, step in named:
-        found[name] = found.get(name, Total()).plus(step)
-    return found
+        groups.setdefault(name, []).append(step)
+    return {name: _sum(group) for name, group in groups.items()}

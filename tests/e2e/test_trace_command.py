@@ -72,8 +72,8 @@ def test_why_is_it_stuck(workflow: str, bus_command: Run) -> None:
 def test_json_has_the_documented_shape(workflow: str, bus_command: Run) -> None:
     told = json.loads(bus_command("trace", workflow, "--json").stdout)
     assert sorted(told) == [
-        "began_at", "by_agent", "by_phase", "ended_at", "notes", "read_at", "status", "steps", "total", "wall_ms",
-        "waits", "workflow_id",
+        "began_at", "by_agent", "by_phase", "ended_at", "notes", "read_at", "status", "steps", "total", "waits",
+        "wall_ms", "workflow_id",
     ]  # fmt: skip
     assert (told["workflow_id"], told["status"], told["ended_at"]) == (workflow, "open", None)
     assert told["total"]["dead_letters"] == 1
