@@ -114,13 +114,16 @@ class _Log:
         async with reader:
             async for delivery in reader.until_now():
                 self._next_seq = delivery.stream_seq + 1
-                # Whoever writes `\u0061` for `a` means the same; and a dead letter may keep its bytes elsewhere.
-                data = delivery.data
-                if self._needle in data or b"\\u" in data or "Bus-Dead-Object" in delivery.headers:
+                if self._needle in delivery.data or _may_hide_it(delivery):
                     yield delivery
                 elif stop_after is not None and await stop_after(delivery.stored_at):
                     self.stopped_at = delivery.stored_at
                     return
+
+
+def _may_hide_it(delivery: Delivery) -> bool:
+    """Whoever writes `\\u0061` for `a`, or `\\/` for `/`, means the same; a dead letter may keep its bytes elsewhere."""
+    return b"\\u" in delivery.data or b"\\/" in delivery.data or "Bus-Dead-Object" in delivery.headers
 
 
 class _Settled:
