@@ -122,7 +122,7 @@ class _Log:
 
 
 def _may_hide_it(delivery: Delivery) -> bool:
-    """Whoever writes `\\u0061` for `a`, or `\\/` for `/`, means the same; a dead letter may keep its bytes elsewhere."""
+    # Whoever writes `\u0061` for `a`, or `\/` for `/`, means the same; a dead letter may keep its bytes elsewhere.
     return b"\\u" in delivery.data or b"\\/" in delivery.data or "Bus-Dead-Object" in delivery.headers
 
 
