@@ -24,9 +24,10 @@ from bus.envelope.grammar import is_agent_name
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.recorded import find_workflows, read_records
 from bus.workflow.sightings import Sighting, sightings
 from bus.workflow.state import WorkflowState
-from bus.workflow.tree import Tree, read_tree
+from bus.workflow.story import Story, tell
 
 log = logging.getLogger("bus.client")
 
@@ -168,9 +169,17 @@ class Bus:
         """
         return await outcome_of(self.connection, sent, timeout_s=timeout_s)
 
-    async def tree(self, workflow_id: str) -> Tree:
-        """The messages of a workflow by causation, with their times. Raises BrokerError."""
-        return await read_tree(self.connection, workflow_id)
+    async def trace(self, workflow_id: str, *, since: datetime | None = None) -> Story:
+        """The story of a workflow: its messages by causation, their times, and what it waits for now.
+
+        Works while it runs and after, as long as the history is kept. It is read from `since` on, else from the time
+        in the id (a UUIDv7), else from the beginning. `steps` is empty when nothing is known. Raises BrokerError.
+        """
+        return tell(await read_records(self.connection, workflow_id, since=since))
+
+    async def workflows(self, *, since: datetime | None = None) -> list[str]:
+        """The ids of the workflows that the history knows of, at most 50,000, the newest last. Raises BrokerError."""
+        return await find_workflows(self.connection, since=since)
 
     async def _send(self, envelope: Envelope, parent: TraceContext | None) -> Envelope:
         return await self._publisher.publish(envelope, parent=parent)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -100,3 +102,20 @@ class Settings(BaseSettings):
                 for e in problem.errors()
             ]
             raise SettingsError("; ".join(lines)) from None
+
+
+# Variables of ours that are no settings.
+OTHER_VARIABLES = ("BUS_DEBUG", "BUS_LLM_BASE_URL", "BUS_LLM_API_KEY", "BUS_LLM_MODEL")
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
+    """One line for each `BUS_*` variable that is no setting and so has no effect, with the nearest name."""
+    known = [f"BUS_{name.upper()}" for name in Settings.model_fields] + list(OTHER_VARIABLES)
+    lines = []
+    for name in sorted(environment):
+        # Settings are read without regard to case.
+        if name.upper().startswith("BUS_") and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, 1, 0.7)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            lines.append(f"{name} is no setting and has no effect{hint}")
+    return lines

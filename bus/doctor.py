@@ -10,8 +10,8 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
-from bus.broker.streams import provision
-from bus.broker.survey import agent_queues, stream_sizes
+from bus.broker.streams import StreamNames, provision
+from bus.broker.survey import agent_queues, stream_sizes, untakeable
 from bus.delivery.dead_letters import DeadLetters
 from bus.telemetry import sampling
 from bus.telemetry.otlp import endpoint
@@ -84,6 +84,16 @@ async def _streams(connection: Connection) -> list[Finding]:
 
 async def _agents(connection: Connection) -> list[Finding]:
     findings = []
+    for subject, count in (await untakeable(connection)).items():
+        findings.append(
+            Finding(
+                Grade.BAD,
+                "agents",
+                f"{count} on {subject}, which no agent takes: <lane>.<from>.<type> is missing",
+                f"send again to {subject}.normal.<from>.<type>, then remove them: "
+                f"nats stream purge {StreamNames.of(connection.settings.namespace).work} --subject {subject}",
+            )
+        )
     for queue in await agent_queues(connection):
         message = f"{queue.agent}: {queue.waiting} waiting, {queue.in_flight} in flight"
         if queue.replicas:

@@ -17,6 +17,7 @@ from bus.delivery.limits import NO_LIMITS, Limits
 from bus.delivery.message import Message
 from bus.delivery.settlement import RetryPolicy
 from bus.errors import error
+from bus.text import one_line, plain
 
 MAX_TOLD_CHARS = 2000
 MAX_TRACE_CHARS = 20_000
@@ -119,14 +120,9 @@ async def contained(run: CallNext, message: Message) -> None:
 
 def told(problem: BaseException) -> str:
     """An exception in one line, also one whose own text raises; at most 2,000 characters, all of which UTF-8 has."""
-    return _plain(" ".join("".join(traceback.format_exception_only(problem)).split()), MAX_TOLD_CHARS)
+    return one_line("".join(traceback.format_exception_only(problem)), MAX_TOLD_CHARS)
 
 
 def told_with_trace(problem: BaseException) -> str:
     """An exception with its traceback, for the log; at most 20,000 characters, all of which UTF-8 has."""
-    return _plain("".join(traceback.format_exception(problem)), MAX_TRACE_CHARS)
-
-
-def _plain(text: str, limit: int) -> str:
-    plain = text.encode("utf-8", "replace").decode()
-    return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
+    return plain("".join(traceback.format_exception(problem)), MAX_TRACE_CHARS)

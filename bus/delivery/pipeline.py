@@ -21,6 +21,7 @@ from bus.delivery.attributes import message_attributes
 from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
+from bus.delivery.failures import failed_attempt
 from bus.delivery.handler import CallNext, Handler, HandlerMiddleware, contained, told, told_with_trace
 from bus.delivery.letter import attempts_before
 from bus.delivery.limits import NO_LIMITS, Gate
@@ -79,6 +80,7 @@ class _Progress:
     subject: WorkSubject | None = None
     envelope: Envelope | None = None
     claimed: bytes | None = None
+    started_at: datetime | None = None
 
 
 class Pipeline:
@@ -247,7 +249,8 @@ class Pipeline:
             artifacts=self._artifacts,
             state=self._state,
         )
-        started_at, started = datetime.now(UTC), time.perf_counter()
+        progress.started_at = started_at = datetime.now(UTC)
+        started = time.perf_counter()
         await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         self._dedupe.complete(key)
@@ -302,6 +305,9 @@ class Pipeline:
                     failure.message,
                     extra=_ids(progress),
                 )
+                failed = failed_attempt(delivery, progress.envelope, progress.started_at, failure, settlement)
+                if failed is not None:
+                    return await self._commits.give_back(failed, delivery.reply)
             await self._connection.publish(delivery.reply, b'-NAK {"delay": %d}' % int(settlement.delay_s * 1e9))
         else:
             assert failure is not None

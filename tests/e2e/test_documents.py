@@ -24,6 +24,7 @@ EXPECTED = {
     "bus send shouter note '{\"text\": 1}' --wait": (1, "payload.text"),
     "bus dead ls": (0, "tool.validation_failed"),
     "bus tail --since 10m": (0, "shouter > cli  noted"),
+    "bus trace WORKFLOW_ID": (1, "no message of the workflow WORKFLOW_ID is known"),
     "bus doctor": (0, "nothing is wrong"),
     'bus chaos shouter:shouter --type note --payload \'{"text": "hi"}\'': (0, "good"),
     "bus bench": (0, "messages handled"),
