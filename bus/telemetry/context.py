@@ -29,6 +29,16 @@ class TraceContext:
     state: str = ""
     baggage: str = ""
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it is recorded: the lowest bit of the flags. There are others, so `01` is not the only yes."""
+        return int(self.flags, 16) & 1 == 1
+
+    @property
+    def traceparent(self) -> str:
+        """The header of this name."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> TraceContext | None:
         """Reads the headers; a damaged `traceparent` counts as none, as the standard says."""
@@ -41,7 +51,7 @@ class TraceContext:
 
     def to_headers(self) -> dict[str, str]:
         """The headers for the next hop."""
-        headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-{self.flags}"}
+        headers = {"traceparent": self.traceparent}
         if self.state:
             headers["tracestate"] = self.state
         if self.baggage:
