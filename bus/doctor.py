@@ -165,7 +165,7 @@ async def _spans(connection: Connection) -> list[Finding]:
         Finding(
             Grade.BAD,
             "tracing",
-            f"{one.service} ({one.instance_id[:8]}): {one.dropped} spans lost, {one.exported} sent, {one.waiting} waiting",
+            f"{one.service} {one.instance_id[:8]}: {one.dropped} spans lost, {one.exported} sent, {one.waiting} wait",
             "mend the receiver, or record less: OTEL_TRACES_SAMPLER=traceidratio, OTEL_TRACES_SAMPLER_ARG=0.1",
         )
         for one in await span_statuses(connection)
