@@ -76,6 +76,7 @@ class Recorder:
         self._wake = threading.Event()
         self._closing = False
         self._is_failing = False
+        self._is_given_up = False
         self._in_hand = 0
         self._told = 0
         self._told_at = float("-inf")
@@ -103,6 +104,7 @@ class Recorder:
         self._wake.set()
         self._thread.join(min(timeout_s, CLOSE_FAILING_S) if self._is_failing else timeout_s)
         # The batch that the thread still tries to send counts as lost too: nobody will hear of it.
+        self._is_given_up = True
         self.dropped += len(self._waiting) + self._in_hand
         if self.dropped:
             log.warning("%d spans were not exported (%d were)", self.dropped, self.exported)
@@ -116,6 +118,8 @@ class Recorder:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_SPANS))]
                 self._in_hand = len(batch)
                 arrived = self._exporter.export(batch)
+                if self._is_given_up:
+                    return
                 self._in_hand = 0
                 self._is_failing = not arrived
                 if arrived:

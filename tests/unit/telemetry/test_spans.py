@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -30,12 +29,12 @@ class Kept:
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     """Telemetry made in the test exports here."""
     found = Kept()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("bus.telemetry.spans.OtlpJsonExporter", lambda url, resource: found)
-    yield found
+    return found
 
 
 def started(telemetry: Telemetry, parent: TraceContext | None, *, key: str = "w") -> tuple[Span, list[str]]:
@@ -112,7 +111,7 @@ async def test_a_full_trace_goes_on_in_the_next_one_with_links_both_ways(
     monkeypatch.setattr(length, "MAX_SPANS", 3)
     telemetry, other = Telemetry("a", namespace="bus"), Telemetry("b", namespace="bus")
     parent = TraceContext(TRACE, SPAN, "01", "vendor=x", "k=v")
-    seen = []
+    seen, onward = [], parent
     for _ in range(5):
         onward = telemetry.onward(parent, workflow_id="w")
         seen.append(onward.trace_id)
