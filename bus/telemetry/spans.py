@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -187,7 +187,7 @@ class Telemetry:
                 self._continued[parent.trace_id] = known
                 if len(self._continued) > TRACES_KEPT:
                     self._continued.popitem(last=False)
-            parent = replace(known, baggage=parent.baggage)
+            parent = known._replace(baggage=parent.baggage)
         return parent
 
     def continued(
@@ -205,7 +205,7 @@ class Telemetry:
             return after
         first = TraceContext(trace_id, "", after.flags, without_length(after.state), after.baggage)
         if not after.is_sampled:
-            return replace(first, span_id=_span_id())
+            return first._replace(span_id=_span_id())
         begun = self._record(
             "continue_workflow" if name is None else f"continue_workflow {name}",
             SpanKind.INTERNAL,
@@ -255,4 +255,5 @@ class Telemetry:
 
 
 def _span_id() -> str:
-    return os.urandom(8).hex()
+    # Not zero, which means none. No secret, so no call into the system for it.
+    return f"{random.getrandbits(64) or 1:016x}"
