@@ -12,7 +12,7 @@ from bus.broker.tasks import end
 from bus.errors import BusError
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
+    from bus.broker.parser import Arrival
 
 log = logging.getLogger("bus.broker")
 
@@ -41,7 +41,7 @@ class Answering:
             await self._subscription.drain()
         await end(self._task)
 
-    def _asked(self, message: Msg) -> None:
+    def _asked(self, message: Arrival) -> None:
         if message.reply and not self._inboxes.full():
             self._inboxes.put_nowait(message.reply)
 
