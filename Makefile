@@ -9,7 +9,7 @@ UV := uv
 SOURCES := bus schemas agents tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak lock
+.PHONY: help setup demo test test-jaeger check bench soak lock
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -31,7 +31,16 @@ demo: $(READY) ## planner, writer and reviewer write build/brief.md about this r
 
 test: $(READY) ## run every test
 	@$(BIN)/python -m pytest -q -m serial || test $$? -eq 5  # 5: there is no such test
-	$(BIN)/python -m pytest -n 2 -m "not serial"
+	$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger"
+	@$(MAKE) --no-print-directory test-jaeger
+
+# Last, because the first time it builds Jaeger, which takes minutes.
+test-jaeger: $(READY)
+	@if ops/jaeger/run --path >/dev/null || command -v go >/dev/null; then \
+		ops/jaeger/run --build && $(BIN)/python -m pytest -q -m jaeger; \
+	else \
+		echo "make: the Jaeger tests were LEFT OUT: they need Go 1.25 or newer, or a jaeger program named in JAEGER_BINARY" >&2; \
+	fi
 
 check: $(READY) ## format, lint, types, layout and unit tests
 	$(BIN)/ruff format --check .

@@ -82,11 +82,22 @@ async def make_brief(order: Order, settings: Settings, see: Callable[[Envelope],
                 await workflow.send("planner", "plan_request", request, phase="plan")
                 ready = await _patiently(partial(_follow, bus, workflow, order, see))
                 content = await _patiently(partial(bus.artifacts.get, ready.artifact.sha256))
-            except BaseException:
+                workflow.finish()
+            except BaseException as problem:
+                _finish_without_brief(workflow, problem)
                 await _abandon(bus, workflow.id)
                 raise
         story = await _patiently(partial(_settled_story, bus, workflow.id))
         return Brief(workflow.id, content, ready, story)
+
+
+def _finish_without_brief(workflow: Workflow, problem: BaseException) -> None:
+    if isinstance(problem, BriefError):
+        workflow.finish("error", error=problem.code)
+    elif isinstance(problem, BusError):
+        workflow.finish("error", error=problem.info.code)
+    else:
+        workflow.finish("cancelled" if isinstance(problem, asyncio.CancelledError) else "error")
 
 
 async def _abandon(bus: Bus, workflow_id: str) -> None:

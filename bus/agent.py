@@ -20,6 +20,8 @@ from bus.delivery.pipeline import Pipeline
 from bus.delivery.publisher import Publisher
 from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
+from bus.delivery.span_status import span_status_told
+from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.telemetry.spans import Telemetry
 
@@ -135,9 +137,11 @@ class Agent:
             raise
         dedupe = Dedupe(connection, self.name)
         commits = Commits(connection, self.name, on_stored=dedupe.stored)
+        phases = {type: handler.phase for type, handler in self._handlers.items()}
+        tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
         pipeline = Pipeline(
             connection,
-            telemetry,
+            tracing,
             agent=self.name,
             handlers=self._handlers,
             retry=self.retry,
@@ -146,7 +150,9 @@ class Agent:
             dedupe=dedupe,
             commits=commits,
         )
-        repair = Repair(connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry))
+        repair = Repair(
+            connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry), tracing=tracing
+        )
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
         )
@@ -158,7 +164,8 @@ class Agent:
             await consumer.start()
             log.info("%s runs on %s and handles %s", self.name, connection.url, ", ".join(self.handles))
             try:
-                yield Replica(consumer)
+                async with span_status_told(connection, telemetry):
+                    yield Replica(consumer)
             finally:
                 handed_back = await consumer.drain(settings.grace_s)
                 if handed_back:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -19,10 +20,13 @@ from bus.delivery.message import as_json
 from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.outcome import Outcome, outcome_of
 from bus.delivery.publisher import Publisher
+from bus.delivery.span_status import span_status_told
+from bus.delivery.workflow_trace import WorkflowTrace
 from bus.envelope import Envelope, new_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
+from bus.errors import BusError
 from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import SpanKind, Telemetry
+from bus.telemetry.spans import Telemetry
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.recorded import find_workflows, read_records
 from bus.workflow.sightings import Sighting, sightings
@@ -74,6 +78,7 @@ class Bus:
             stack.push_async_callback(connection.close)
             for difference in await provision(connection):
                 log.warning("%s", difference)
+            await stack.enter_async_context(span_status_told(connection, telemetry))
             yield cls(connection, telemetry, name, middleware)
 
     async def send(
@@ -142,9 +147,20 @@ class Bus:
         await self._publisher.publish_many(envelopes)
         return envelopes
 
-    def workflow(self, name: str, *, session_id: str | None = None) -> Workflow:
-        """Begins a workflow: everything sent through it and caused by that shares its id and trace."""
-        return Workflow(self, name, session_id=session_id)
+    def workflow(
+        self,
+        name: str,
+        *,
+        session_id: str | None = None,
+        workflow_id: str | None = None,
+        after: str | None = None,
+    ) -> Workflow:
+        """Begins a workflow: everything sent through it and caused by that shares its id and trace.
+
+        With a `workflow_id` it goes on with that one in a new trace, for example when a person has answered after
+        hours; `after` is the `Message.traceparent` of what asked, and links the two traces to each other.
+        """
+        return Workflow(self, name, session_id=session_id, workflow_id=workflow_id, after=after)
 
     def watch(
         self,
@@ -186,17 +202,44 @@ class Bus:
 
 
 class Workflow:
-    """One workflow, begun by `Bus.workflow`. Its root span is `invoke_workflow NAME`, ended at the first send."""
+    """One workflow, begun by `Bus.workflow`. Its root span is `invoke_workflow NAME`, ended at the first send.
 
-    def __init__(self, bus: Bus, name: str, *, session_id: str | None) -> None:
-        self.id = new_message_id()
+    `async with bus.workflow("brief") as workflow:` also closes it with a summary span; see `finish`.
+    """
+
+    def __init__(
+        self, bus: Bus, name: str, *, session_id: str | None, workflow_id: str | None = None, after: str | None = None
+    ) -> None:
+        self.id = new_message_id() if workflow_id is None else workflow_id
         self.trace_id = new_trace_id()
         self.name = name
         self.session_id = session_id
         self.started_at = datetime.now(UTC)
         self._bus = bus
-        self._root: TraceContext | None = None
-        self._has_root = False
+        self._trace = WorkflowTrace(
+            bus._telemetry, name, workflow_id=self.id, trace_id=self.trace_id, session_id=session_id, after=after
+        )
+
+    async def __aenter__(self) -> Workflow:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> None:
+        if problem is None:
+            self.finish()
+        elif isinstance(problem, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+            self.finish("cancelled")
+        else:
+            code = problem.info.code if isinstance(problem, BusError) else type(problem).__qualname__
+            self.finish("error", error=code)
+
+    def finish(self, status: str = "success", *, error: str | None = None) -> None:
+        """Closes the workflow's story: a summary span `workflow NAME` from its beginning to now, with the status.
+
+        For the one who knows the end: success, error (with its code) or cancelled. Leaving `async with workflow` does
+        it too. It stops nothing; a second call, and a call before anything was sent, do nothing. Raises ValueError
+        for another status.
+        """
+        self._trace.finish(status, error=error)
 
     async def send(
         self,
@@ -212,12 +255,12 @@ class Workflow:
     ) -> Envelope:
         """Sends a message of this workflow; errors as `Bus.send`."""
         draft = Draft(to, type, payload, phase, role, None, None, message_id, extensions, delay_s)
-        return await self._bus._send(self._compose(draft), self._begun())
+        return await self._bus._send(self._compose(draft), self._trace.begun())
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages of this workflow at once; errors as `Bus.send_many`."""
         envelopes = [self._compose(draft) for draft in drafts]
-        await self._bus._publisher.publish_many(envelopes, parent=self._begun())
+        await self._bus._publisher.publish_many(envelopes, parent=self._trace.begun())
         return envelopes
 
     def _compose(self, draft: Draft) -> Envelope:
@@ -236,11 +279,6 @@ class Workflow:
             payload=as_json(draft.payload),
         )
 
-    def _begun(self) -> TraceContext | None:
-        if not self._has_root:
-            self._root, self._has_root = self._open_root(), True
-        return self._root
-
     def watch(self) -> AsyncIterator[Sighting]:
         """Everything that passes in this workflow, from its beginning, without end."""
         return self._bus.watch(workflow_id=self.id, since=self.started_at - CLOCK_MARGIN)
@@ -249,15 +287,3 @@ class Workflow:
     def state(self) -> WorkflowState:
         """The documents that all agents of this workflow share."""
         return WorkflowState(self._bus.connection, self.id)
-
-    def _open_root(self) -> TraceContext | None:
-        span = self._bus._telemetry.start(
-            lambda: f"invoke_workflow {self.name}",
-            SpanKind.INTERNAL,
-            trace_id=self.trace_id,
-            parent=None,
-            sampling_key=self.id,
-            attributes=lambda: {"bus.workflow_id": self.id, "bus.workflow.name": self.name},
-        )
-        span.end()
-        return span.context

@@ -13,6 +13,7 @@ from bus.broker.connection import Connection
 from bus.broker.streams import StreamNames, provision
 from bus.broker.survey import agent_queues, stream_sizes, untakeable
 from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.span_status import span_statuses
 from bus.telemetry import sampling
 from bus.telemetry.otlp import endpoint
 
@@ -50,6 +51,7 @@ async def examine(connection: Connection) -> list[Finding]:
         *await _agents(connection),
         *await _dead_letters(connection),
         *_telemetry(),
+        *await _spans(connection),
     ]
 
 
@@ -165,6 +167,20 @@ def _telemetry() -> list[Finding]:
     except OSError as problem:
         message = f"spans go to {url}, but nobody listens there: {problem.strerror or problem}"
         return [Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")]
+
+
+async def _spans(connection: Connection) -> list[Finding]:
+    """Who loses spans; services that record none, or lose none, need no line."""
+    return [
+        Finding(
+            Grade.BAD,
+            "tracing",
+            f"{one.service} {one.instance_id[:8]}: {one.dropped} spans lost, {one.exported} sent, {one.waiting} wait",
+            "mend the receiver, or record less: OTEL_TRACES_SAMPLER=traceidratio, OTEL_TRACES_SAMPLER_ARG=0.1",
+        )
+        for one in await span_statuses(connection)
+        if one.dropped
+    ]
 
 
 def _copies(replicas: int) -> str:

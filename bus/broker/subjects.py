@@ -167,6 +167,11 @@ class Subjects:
         """Completions of all agents."""
         return f"{self._prefix}.done.*"
 
+    @property
+    def span_status(self) -> str:
+        """The question, to everybody, what became of their spans."""
+        return f"{self._prefix}.status.spans"
+
     def _parse_work(self, subject: str) -> WorkSubject:
         """The tokens of a work subject, of a due one, or of a broadcast.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from bus.delivery.drafts import Draft, written
 from bus.delivery.publisher import Publisher
 from bus.envelope import Envelope, derive_message_id
+from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span
 from bus.trust import budget
 from bus.workflow.artifacts import Artifacts
@@ -26,6 +28,7 @@ class Message:
 
     __slots__ = (
         "_agent",
+        "_began",
         "_ordinal",
         "_phase",
         "_publisher",
@@ -60,6 +63,7 @@ class Message:
         self._span = span
         self._publisher = publisher
         self._ordinal = 0
+        self._began = time.perf_counter()
 
     @property
     def state(self) -> WorkflowState:
@@ -100,6 +104,24 @@ class Message:
     def payload(self) -> Any:
         """The JSON value as it came."""
         return self.envelope.payload
+
+    @property
+    def traceparent(self) -> str | None:
+        """The span that handles this message, as the header of this name; None when there is no trace.
+
+        Keep it beside what you keep of the message: `link` and `Bus.workflow(after=...)` take it later.
+        """
+        return self._span.context.traceparent if self._span.context is not None else None
+
+    def link(self, traceparents: Iterable[str | None]) -> None:
+        """Says that this handling takes up other messages too, as a reviewer does who has waited for all drafts.
+
+        Each `traceparent` that another message had becomes a link of this one's span. None, damaged ones, ones that
+        are there already and this message's own are passed over.
+        """
+        if self._span.is_recording:
+            found = (TraceContext.from_headers({"traceparent": one}) for one in traceparents if one is not None)
+            self._span.link(context for context in found if context is not None)
 
     async def send(
         self,
@@ -154,7 +176,12 @@ class Message:
         )
 
     async def reply(self, type: str, payload: BaseModel | dict[str, Any] | Any, **options: Any) -> Envelope:
-        """Sends to the sender of this message, or to its `reply_to`; options as `send`."""
+        """Sends to the sender of this message, or to its `reply_to`; options as `send`.
+
+        The extension `exec_ms` says how long the handler had worked by then.
+        """
+        exec_ms = round((time.perf_counter() - self._began) * 1000, 3)
+        options["extensions"] = {"exec_ms": exec_ms, **(options.get("extensions") or {})}
         return await self.send(self.envelope.extensions.get("reply_to", self.sender), type, payload, **options)
 
 
