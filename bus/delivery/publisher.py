@@ -13,13 +13,13 @@ from bus.broker.streams import has_schedules
 from bus.broker.subjects import BROADCAST, key_lane
 from bus.delivery.attributes import message_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
-from bus.delivery.references import refer
 from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.references import refer
 
 IN_FLIGHT = 64
 
