@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bus.agent import Agent
+    from bus.calls.call import Call
+    from bus.calls.card import Card
+    from bus.calls.draft import CallDraft
     from bus.client import Bus, Workflow
     from bus.config import Settings, SettingsError
+    from bus.contracts.result import Result
     from bus.delivery.drafts import Draft
     from bus.delivery.letter import DeadLetter
     from bus.delivery.message import Message
@@ -33,6 +37,9 @@ __all__ = [
     "BrokerError",
     "Bus",
     "BusError",
+    "Call",
+    "CallDraft",
+    "Card",
     "DeadLetter",
     "Draft",
     "Envelope",
@@ -42,6 +49,7 @@ __all__ = [
     "PermanentFailure",
     "RegistryError",
     "Rejected",
+    "Result",
     "RetryLater",
     "RetryPolicy",
     "Settings",
@@ -59,6 +67,9 @@ _HOMES = {
     "BrokerError": "bus.errors",
     "Bus": "bus.client",
     "BusError": "bus.errors",
+    "Call": "bus.calls.call",
+    "CallDraft": "bus.calls.draft",
+    "Card": "bus.calls.card",
     "DeadLetter": "bus.delivery.letter",
     "Draft": "bus.delivery.drafts",
     "Envelope": "bus.envelope",
@@ -68,6 +79,7 @@ _HOMES = {
     "PermanentFailure": "bus.errors",
     "RegistryError": "bus.errors",
     "Rejected": "bus.errors",
+    "Result": "bus.contracts.result",
     "RetryLater": "bus.errors",
     "RetryPolicy": "bus.delivery.settlement",
     "Settings": "bus.config",

@@ -54,6 +54,19 @@ class Settings(BaseSettings):
         256 * 1024
     )
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
+    heartbeat_s: Annotated[float, Field(ge=0.2, le=3600)] = 15.0
+    lease_ttl_s: Annotated[float, Field(ge=1, le=86400, validate_default=True)] = 120.0
+    call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
+    max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
+    idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
+
+    @field_validator("lease_ttl_s")
+    @classmethod
+    def _three_heartbeats(cls, value: float, others: ValidationInfo) -> float:
+        # One lost heartbeat, or two, must not make a live agent disappear.
+        if value < 3 * others.data.get("heartbeat_s", 0):
+            raise ValueError(f"must be at least three times BUS_HEARTBEAT_S, which is {others.data['heartbeat_s']:g}")
+        return value
 
     @field_validator("max_deliver")
     @classmethod

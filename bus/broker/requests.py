@@ -12,11 +12,25 @@ from collections.abc import Callable
 
 from bus.broker.parser import Arrival
 from bus.broker.wire import publish_command
-from bus.errors import error
+from bus.errors import BusError, error
 
 SWEEP_S = 0.1
 
 Post = Callable[[bytes], None]
+
+
+class Flight:
+    """A handle on one request, for whoever learns that no answer will come."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Arrival] | None = None
+
+    def fail(self, problem: BusError) -> None:
+        """Ends the request with an error; does nothing when it is not in flight."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(problem)
 
 
 class Requests:
@@ -37,7 +51,9 @@ class Requests:
         """The subject to subscribe to."""
         return f"{self._prefix}.*"
 
-    async def request(self, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Arrival:
+    async def request(
+        self, subject: str, data: bytes, headers: bytes, *, timeout_s: float, flight: Flight | None = None
+    ) -> Arrival:
         """Sends one request and waits for the first answer.
 
         Raises BrokerError `broker.unavailable` after `timeout_s`, when nobody listens on the subject, or
@@ -46,6 +62,8 @@ class Requests:
         self._next += 1
         number = str(self._next)
         future: asyncio.Future[Arrival] = self._loop.create_future()
+        if flight is not None:
+            flight.future = future
         self._pending[number] = (future, self._loop.time() + timeout_s)
         if self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, chaos, dead, inspect, operate, trace
+from bus.cli import bench, call, chaos, dead, inspect, operate, trace
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
@@ -22,13 +22,15 @@ app = typer.Typer(
     name="bus",
     help="A message bus for teams of agents, on NATS.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.command("up")(operate.up)
 app.command("run")(operate.run)
 app.command("send")(operate.send)
+app.command("call")(call.call)
+app.add_typer(call.registry_app, name="registry")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
 app.add_typer(dead.dead_app, name="dead")

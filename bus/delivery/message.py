@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from bus.contracts.result import Result
 from bus.delivery.drafts import Draft, written
 from bus.delivery.publisher import Publisher
 from bus.envelope import Envelope, derive_message_id
@@ -15,6 +16,7 @@ from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span
 from bus.trust import budget
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.calling import Calling
 from bus.workflow.state import WorkflowState
 
 
@@ -29,6 +31,7 @@ class Message:
     __slots__ = (
         "_agent",
         "_began",
+        "_calls",
         "_ordinal",
         "_phase",
         "_publisher",
@@ -52,6 +55,7 @@ class Message:
         publisher: Publisher,
         artifacts: Artifacts,
         state: Callable[[str | None], WorkflowState],
+        calls: Calling,
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
@@ -62,6 +66,7 @@ class Message:
         self._phase = phase
         self._span = span
         self._publisher = publisher
+        self._calls = calls
         self._ordinal = 0
         self._began = time.perf_counter()
 
@@ -147,6 +152,20 @@ class Message:
         """
         draft = self._compose(Draft(to, type, payload, phase, role, status, key, message_id, extensions, delay_s))
         return await self._publisher.publish(draft, parent=self._span.context)
+
+    async def call(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, key: str | None = None, **options: Any
+    ) -> Result:
+        """Calls a capability in the course of handling this message; arguments, options and errors as `Bus.call`.
+
+        It inherits the deadline, the workflow and the trace. Unless the capability is idempotent, the call has an
+        idempotency key derived from this message (and `key`, where the order of calls may differ between two runs),
+        so a handler that runs again gets the stored result and the work is done once.
+        """
+        self._ordinal += 1
+        part = f"call:{key}" if key else f"call:{self._ordinal}:{capability}"
+        options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
+        return await self._calls.call(capability, arguments, cause=self.envelope, parent=self._span.context, **options)
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""

@@ -27,7 +27,6 @@ from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
 from bus.delivery.middleware import wrap
 from bus.delivery.publisher import Publisher
-from bus.delivery.references import DATA_REF, restore
 from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
@@ -36,7 +35,9 @@ from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.calling import Calling
 from bus.workflow.completions import Completion
+from bus.workflow.references import DATA_REF, restore
 from bus.workflow.state import WorkflowState
 
 log = logging.getLogger("bus.delivery")
@@ -98,6 +99,7 @@ class Pipeline:
         publisher: Publisher,
         dedupe: Dedupe,
         commits: Commits,
+        calls: Calling,
     ) -> None:
         settings = connection.settings
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
@@ -107,6 +109,7 @@ class Pipeline:
         self._routes = {type: _Route.of(handler, policy, middleware) for type, handler in handlers.items()}
         self._dedupe = dedupe
         self._commits = commits
+        self._calls = calls
         self._publisher = publisher
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
@@ -252,6 +255,7 @@ class Pipeline:
             publisher=self._publisher,
             artifacts=self._artifacts,
             state=self._state,
+            calls=self._calls,
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()

@@ -15,13 +15,13 @@ from bus.broker.subjects import BROADCAST, key_lane
 from bus.delivery.attributes import Attributes, message_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
 from bus.delivery.onward import onward
-from bus.delivery.references import refer
 from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext, w3c_trace_id
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.references import refer
 
 IN_FLIGHT = 64
 
