@@ -21,6 +21,7 @@ from bus.delivery.publisher import Publisher
 from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
 from bus.delivery.span_status import span_status_told
+from bus.delivery.supervision import Supervision
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.telemetry.spans import Telemetry
@@ -126,7 +127,8 @@ class Agent:
 
         Settings come from the environment and `overrides`. On exit it stops pulling, finishes what is in hand within
         `grace_s`, hands the rest back, and closes the connection; the replica that it yields can hurry that.
-        Raises BrokerError when it cannot start.
+        Raises BrokerError when it cannot start. When something that runs in its background fails, which is a bug, the
+        body is cancelled and BusError `internal.error` is raised: the process should end and be started again.
         """
         settings = Settings.chosen(settings, overrides)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
@@ -164,9 +166,14 @@ class Agent:
             await consumer.start()
             log.info("%s runs on %s and handles %s", self.name, connection.url, ", ".join(self.handles))
             try:
-                async with span_status_told(connection, telemetry):
+                async with (
+                    Supervision(connection, self.name) as supervision,
+                    span_status_told(connection, telemetry),
+                ):
                     yield Replica(consumer)
             finally:
+                if supervision.has_failed:
+                    consumer.hurry()
                 handed_back = await consumer.drain(settings.grace_s)
                 if handed_back:
                     log.warning("%s handed back %d messages that were still running", self.name, handed_back)

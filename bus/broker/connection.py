@@ -27,7 +27,7 @@ from bus.broker.embedded import Embedded
 from bus.broker.parser import Arrival
 from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
-from bus.broker.tasks import end
+from bus.broker.tasks import BackgroundTasks, end
 from bus.broker.tls import tls_context
 from bus.broker.translate import translated
 from bus.config import Settings
@@ -78,6 +78,7 @@ class Connection:
         self.settings = settings
         self.name = name
         self.subjects = Subjects(settings.namespace)
+        self.tasks = BackgroundTasks()
         self._embedded = embedded
         self._tls = tls_context(settings)
         self._client = Client()
@@ -109,7 +110,7 @@ class Connection:
             if embedded is not None:
                 await embedded.leave()
             raise
-        connection._watchdog = asyncio.create_task(connection._watch(), name=f"watchdog {name}")
+        connection._watchdog = connection.tasks.start(connection._watch(), name=f"watchdog {name}")
         return connection
 
     @property

@@ -50,14 +50,17 @@ class _Request:
 class LanedPull:
     """Pulls from several lanes for as long as it is started.
 
-    `take` is called for each message, never for more than `room` says; it must neither block nor raise. Call
-    `ended` for each message that is settled.
+    `take` is called for each message, never for more than `room` says, `missing` before a consumer is made again that
+    may have been deleted; both must neither block nor raise. Call `ended` for each message that is settled.
     """
 
-    def __init__(self, connection: Connection, *, take: Take, room: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: Connection, *, take: Take, room: Callable[[], int], missing: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._take = take
         self._room = room
+        self._missing = missing
         self._turns = Turns()
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._fresh: set[Lane] = set()
@@ -84,7 +87,7 @@ class LanedPull:
     async def start(self) -> None:
         """Begins to pull."""
         self._connection.on_reconnect(self._start_over)
-        self._task = asyncio.create_task(self._run(), name=f"pull {self._connection.name} by lanes")
+        self._task = self._connection.tasks.start(self._run(), name=f"pull {self._connection.name} by lanes")
 
     async def stop(self) -> None:
         """Stops pulling. Everything that the server had already sent is taken or handed back before it returns."""
@@ -178,6 +181,7 @@ class LanedPull:
             await self._until_stirred(HEARTBEAT_S)
             if time.monotonic() - self._heard_at > SILENCE_S:
                 # A deleted consumer is silent too.
+                self._missing()
                 self._fresh.update(self._lanes.values())
                 break
         await self._withdraw()
@@ -267,6 +271,7 @@ class LanedPull:
             return
         request = self._requests[number]
         if status == "503" or "deleted" in headers.get("Description", "").lower():
+            self._missing()
             self._fresh.add(request.lane)
             self._pause = status == "503"
         elif status not in ("404", "408"):

@@ -123,7 +123,7 @@ class PullLoop:
         """Subscribes and begins to pull."""
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
         self._connection.on_reconnect(self._write_off)
-        self._task = asyncio.create_task(self._run(), name=f"pull {self._stream}.{self._consumer}")
+        self._task = self._connection.tasks.start(self._run(), name=f"pull {self._stream}.{self._consumer}")
 
     async def stop(self) -> None:
         """Stops pulling. Everything that the server had already sent is handed on before it returns."""
