@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import orjson
 
@@ -22,9 +22,6 @@ from bus.broker.store import store
 from bus.broker.tasks import end
 from bus.errors import BusError, error
 from bus.workflow.completions import Presence, encode_presence
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
 
 log = logging.getLogger("bus.delivery")
 
@@ -39,6 +36,14 @@ MIN_REFRESH_S = 1.0
 RUNNING, LEFT, SILENT = "running", "left", "silent"
 
 Holds = Callable[[str, Collection[bytes]], Collection[bytes]]
+
+
+class _Heard(Protocol):
+    """What a subscription hands on."""
+
+    subject: str
+    reply: str
+    data: bytes
 
 
 class _Said(NamedTuple):
@@ -202,7 +207,7 @@ class Peers:
             with contextlib.suppress(BusError):
                 await self._record(Presence(replica, SILENT), RECORD_S)
 
-    def _hear(self, message: Msg) -> None:
+    def _hear(self, message: _Heard) -> None:
         try:
             said = _Said.read(message.data)
         except ValueError as problem:
@@ -222,7 +227,7 @@ class Peers:
             self._to_say.append((message.reply, _Said(self.replica, self.given, list(held), False).encode()))
             self._stirred.set()
 
-    def _hear_answer(self, message: Msg) -> None:
+    def _hear_answer(self, message: _Heard) -> None:
         try:
             said = _Said.read(message.data)
         except ValueError as problem:
