@@ -2,7 +2,7 @@
 
 While a slot is free it asks the lanes one after another, without waiting, for no more than fits. When all are
 empty it waits on all of them at once, and withdraws the rest when one gives. What comes beyond the free slots (from two
-lanes in the same instant) is held for a moment, then handed back.
+lanes in the same instant) is held while slots are freed one after another, else handed back after a moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ log = logging.getLogger("bus.broker")
 ANSWER_S = 2.0
 # A key lane whose message is in flight elsewhere answers nothing at all.
 KEY_ANSWER_S = 0.01
+# What comes beyond the free slots waits for as long as slots are freed, within a part of the ack wait.
 HOLD_S = 0.5
+HOLD_PART = 0.3
 
 Take = Callable[[Lane, Delivery], None]
 
@@ -70,6 +72,8 @@ class LanedPull:
         self._request_number = 0
         self._requests: dict[str, _Request] = {}
         self._held: deque[tuple[float, Lane, Delivery]] = deque()
+        self._freed_at = 0.0
+        self._longest_hold_s = max(HOLD_S, HOLD_PART * connection.settings.ack_wait_s)
         self._busy: Counter[Lane] = Counter()
         self._heard_at = 0.0
         self._pause = False
@@ -100,13 +104,14 @@ class LanedPull:
             await self._subscription.drain()
             self._subscription = None
         with contextlib.suppress(BusError):
-            await self._hand_back(older_than=0.0)
+            await self._hand_back(hold_s=0.0)
 
     def ended(self, delivery: Delivery) -> None:
         """Says that a message is settled, so that there is room for another."""
         lane = self._lane_of(delivery.reply)
         if lane is not None:
             self._busy[lane] -= 1
+        self._freed_at = time.monotonic()
         self._stirred.set()
 
     def wake(self) -> None:
@@ -126,7 +131,7 @@ class LanedPull:
                 if self._room() <= 0:
                     await self._withdraw()
                     await self._until_stirred(HOLD_S if self._held else EXPIRES_S)
-                    await self._hand_back(older_than=HOLD_S)
+                    await self._hand_back(hold_s=HOLD_S)
                 elif not await self._ask_in_turn():
                     await self._wait_on_all()
             except BusError as problem:
@@ -259,9 +264,14 @@ class LanedPull:
             self._busy[lane] += 1
             self._take(lane, delivery)
 
-    async def _hand_back(self, *, older_than: float) -> None:
-        while self._held and time.monotonic() - self._held[0][0] >= older_than:
-            _, _, delivery = self._held.popleft()
+    async def _hand_back(self, *, hold_s: float) -> None:
+        """Gives back what no slot is about to be free for: each hand-back counts as a delivery."""
+        while self._held:
+            held_at, _, delivery = self._held[0]
+            now = time.monotonic()
+            if hold_s and now - max(held_at, self._freed_at) < hold_s and now - held_at < self._longest_hold_s:
+                return
+            self._held.popleft()
             await self._connection.publish(delivery.reply, b"-NAK")
 
     def _status(self, message: Arrival) -> None:
