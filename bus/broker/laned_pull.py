@@ -280,7 +280,8 @@ class LanedPull:
         if status == "100" or number not in self._requests:
             return
         request = self._requests[number]
-        if status == "503" or "deleted" in headers.get("Description", "").lower():
+        description = headers.get("Description", "").lower()
+        if status == "503" or "deleted" in description or "leadership" in description:
             self._missing()
             self._fresh.add(request.lane)
             self._pause = status == "503"

@@ -224,8 +224,9 @@ class PullLoop:
         if status == "100":
             return
         description = headers.get("Description", "").lower()
-        if status == "503" or "deleted" in description:
-            # No responders: the consumer, or all of JetStream, is not there (yet).
+        if status == "503" or "deleted" in description or "leadership" in description:
+            # No responders: the consumer, or all of JetStream, is not there (yet). A new leader may have forgotten what
+            # the one before it had delivered, as a new consumer has.
             self._consumer_gone = True
             self._pause = status == "503"
             self._write_off()

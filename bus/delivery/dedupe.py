@@ -50,7 +50,7 @@ class Dedupe:
     """The claims and completions of one replica of one agent.
 
     A delivery's word for being the first is in doubt when the broker itself says that it is a redelivery; from the
-    start, a new link or a new consumer on until all peers have answered once; when its sequence is not above what any
+    start, a new server or a new consumer on until all peers have answered once; when its sequence is not above what any
     peer had been given by then, since a broker that was killed sends that again as if for the first time; and when a
     peer asked about it. Everything else is claimed without a word.
     """
@@ -67,8 +67,11 @@ class Dedupe:
         self._asked_of = Remembered(window_s=settings.ack_wait_s, max_ids=ASKED_IDS)
         self._peers = Peers(connection, agent, holds=self._holds, doubted=self._doubt)
         self._seen_seq = 0
+        self._server_id = ""
         self._doubts = 1
         self._resolved_doubts = 0
+        self._breaks = 0
+        self._caught_up_breaks = 0
         self._advanced = asyncio.Condition()
         self._one_round = asyncio.Lock()
         self._next_round: _Round | None = None
@@ -88,14 +91,15 @@ class Dedupe:
         await self._stack.enter_async_context(reader)
         async for delivery in reader.until_now():
             self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
-        self._connection.on_reconnect(self._doubt)
+        self._server_id = self._connection.server_id
+        self._connection.on_reconnect(self._reconnected)
         self._follower = self._connection.tasks.start(self._follow(reader), name=f"completions of {self._agent}")
         await self._peers.start()
 
     async def stop(self) -> None:
         """Stops following; bounded; a second call does nothing."""
         if self._follower is not None:
-            self._connection.remove_listener(self._doubt)
+            self._connection.remove_listener(self._reconnected)
             await self._peers.stop()
             await end(self._follower, *self._rounds)
             self._follower = None
@@ -115,10 +119,11 @@ class Dedupe:
         peers = self._peers
         if seq > peers.given:
             peers.given = seq
-        if redelivered or self._doubts != self._resolved_doubts or seq <= peers.mark or key in self._asked_of:
+        is_behind = self._breaks != self._caught_up_breaks or self._doubts != self._resolved_doubts
+        if redelivered or is_behind or seq <= peers.mark or key in self._asked_of:
             found = Claim.HELD
             try:
-                found = await self._resolve(key)
+                found = await self._resolve(key, seq=seq, redelivered=redelivered)
             finally:
                 if found is not Claim.TAKEN:
                     self._claims.discard(key)
@@ -142,10 +147,17 @@ class Dedupe:
     def suspect_copies(self) -> None:
         """Takes no delivery's word until the peers have answered, and tells them: the consumer is a new one."""
         self._doubt()
-        self._peers.announce(doubt=True)
+        self._peers.tell_doubt()
 
     def _doubt(self) -> None:
         self._doubts += 1
+
+    def _reconnected(self) -> None:
+        # A server that has not been started anew forgot nothing. What was recorded meanwhile has to be read.
+        self._breaks += 1
+        if self._connection.server_id != self._server_id:
+            self._server_id = self._connection.server_id
+            self._doubt()
 
     def _holds(self, asker: str, keys: Collection[bytes]) -> list[bytes]:
         """Which of these this replica has in hand. Of two that ask at once, the lower name goes on."""
@@ -158,10 +170,10 @@ class Dedupe:
                 held.append(key)
         return held
 
-    async def _resolve(self, key: bytes) -> Claim:
+    async def _resolve(self, key: bytes, *, seq: int, redelivered: bool) -> Claim:
         self._asking.add(key)
         try:
-            held = await self._ask(key)
+            held = await self._ask(key, must_ask=redelivered or seq <= self._peers.mark or key in self._asked_of)
             if key in self._remembered:
                 return Claim.COMPLETED
             return Claim.HELD if held or key in self._yielded else Claim.TAKEN
@@ -169,7 +181,7 @@ class Dedupe:
             self._asking.discard(key)
             self._yielded.discard(key)
 
-    async def _ask(self, key: bytes) -> bool:
+    async def _ask(self, key: bytes, *, must_ask: bool) -> bool:
         """Asks in a round that begins after this call; all who come before it begins share it."""
         if self._next_round is None:
             found = self._next_round = _Round()
@@ -178,6 +190,7 @@ class Dedupe:
             task.add_done_callback(self._round_ended)
         found = self._next_round
         found.keys.add(key)
+        found.must_ask |= must_ask
         assert found.task is not None
         await asyncio.shield(found.task)
         return key in found.held
@@ -190,12 +203,14 @@ class Dedupe:
     async def _run_round(self, found: _Round) -> None:
         async with self._one_round:
             self._next_round = None
+            breaks = self._breaks
+            # First, to know all peers and their doubts; then again, to know what they completed before they answered.
+            await self._read_to_end()
             doubts = self._doubts
-            # First, to know all peers; then again, to know what they completed before they answered.
-            await self._read_to_end()
-            found.held = await self._peers.ask(found.keys)
-            await self._read_to_end()
-            self._resolved_doubts = doubts
+            if found.must_ask or doubts != self._resolved_doubts:
+                found.held = await self._peers.ask(found.keys)
+                await self._read_to_end()
+            self._resolved_doubts, self._caught_up_breaks = doubts, breaks
 
     async def _read_to_end(self) -> None:
         stream = StreamNames.of(self._connection.settings.namespace).done
@@ -243,9 +258,10 @@ class Dedupe:
 class _Round:
     """The messages that one question to the peers is about, and the answer."""
 
-    __slots__ = ("held", "keys", "task")
+    __slots__ = ("held", "keys", "must_ask", "task")
 
     def __init__(self) -> None:
         self.keys: set[bytes] = set()
         self.held: set[bytes] = set()
+        self.must_ask = False
         self.task: asyncio.Task[None] | None = None

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ RECORD_S = 2.0
 RECORD_AGAIN_S = 5.0
 MIN_REFRESH_S = 1.0
 
-RUNNING, LEFT, SILENT = "running", "left", "silent"
+RUNNING, LEFT, SILENT, DOUBTFUL = "running", "left", "silent", "doubtful"
 
 Holds = Callable[[str, Collection[bytes]], Collection[bytes]]
 
@@ -52,7 +53,6 @@ class _Said(NamedTuple):
     replica: str
     given: int
     digests: list[bytes]
-    is_doubt: bool
 
     @classmethod
     def read(cls, data: bytes) -> _Said:
@@ -60,7 +60,7 @@ class _Said(NamedTuple):
         try:
             fields = orjson.loads(data)
             digests = [bytes.fromhex(one) for one in fields.get("digests", [])]
-            return cls(str(fields["replica"]), int(fields["given"]), digests, fields.get("doubt") is True)
+            return cls(str(fields["replica"]), int(fields["given"]), digests)
         except (AttributeError, KeyError, TypeError) as problem:
             raise ValueError(f"{type(problem).__name__}: {problem}") from problem
 
@@ -68,7 +68,7 @@ class _Said(NamedTuple):
         fields: dict[str, object] = {"replica": self.replica, "given": self.given}
         if self.digests:
             fields["digests"] = [one.hex() for one in self.digests]
-        return orjson.dumps(fields | ({"doubt": True} if self.is_doubt else {}))
+        return orjson.dumps(fields)
 
 
 class _Question:
@@ -99,6 +99,7 @@ class Peers:
         self.given = 0
         self.mark = 0
         self._known: set[str] = set()
+        self._unanswered = Counter[str]()
         self._inbox = connection.new_inbox()
         self._number = 0
         self._questions: dict[str, _Question] = {}
@@ -139,10 +140,14 @@ class Peers:
         with contextlib.suppress(BusError):
             await self._record(Presence(self.replica, LEFT), RECORD_S)
 
-    def announce(self, *, doubt: bool = False) -> None:
-        """Tells the peers that this replica is there; with `doubt`, that deliveries may come twice."""
+    def announce(self) -> None:
+        """Tells the peers that this replica is there."""
         self._is_announcing = True
-        self._is_doubt |= doubt
+        self._stirred.set()
+
+    def tell_doubt(self) -> None:
+        """Records that deliveries may come twice, for the peers that are cut off now too."""
+        self._is_doubt = True
         self._stirred.set()
 
     def learn(self, presence: Presence) -> None:
@@ -152,10 +157,13 @@ class Peers:
                 # Somebody gave this replica up too early.
                 self._record_at = 0.0
                 self._stirred.set()
-        elif presence.state == RUNNING:
+        elif presence.state in (RUNNING, DOUBTFUL):
             self._known.add(presence.replica)
+            if presence.state == DOUBTFUL:
+                self._doubted()
         else:
             self._known.discard(presence.replica)
+            self._unanswered.pop(presence.replica, None)
             self._heard.set()
 
     async def ask(self, keys: Collection[bytes]) -> set[bytes]:
@@ -168,15 +176,15 @@ class Peers:
         self._number += 1
         number = str(self._number)
         question = self._questions[number] = _Question()
-        asked = _Said(self.replica, self.given, list(keys), False).encode()
+        asked = _Said(self.replica, self.given, list(keys)).encode()
         try:
-            for _ in range(ASKED_TIMES):
+            while True:
                 question.echoed = False
                 subject = self._connection.subjects.claims(self._agent)
                 await self._connection.publish(subject, asked, reply=f"{self._inbox}.{number}")
                 if await self._is_answered(question, epoch):
-                    return question.held
-            await self._give_up(self._known - question.answered)
+                    break
+                await self._give_up(self._known - question.answered)
             return question.held
         finally:
             del self._questions[number]
@@ -201,9 +209,14 @@ class Peers:
         return True
 
     async def _give_up(self, silent: set[str]) -> None:
+        """Counts the questions that each left unanswered, also those before the link broke: links may break often."""
+        self._unanswered.update(silent)
         for replica in sorted(silent):
+            if self._unanswered[replica] < ASKED_TIMES:
+                continue
             log.warning("a replica of %s (%s) does not answer and is taken for dead", self._agent, replica)
             self._known.discard(replica)
+            del self._unanswered[replica]
             with contextlib.suppress(BusError):
                 await self._record(Presence(replica, SILENT), RECORD_S)
 
@@ -220,11 +233,9 @@ class Peers:
                 self._heard.set()
             return
         self._note(said)
-        if said.is_doubt:
-            self._doubted()
         if message.reply:
             held = self._holds(said.replica, said.digests)
-            self._to_say.append((message.reply, _Said(self.replica, self.given, list(held), False).encode()))
+            self._to_say.append((message.reply, _Said(self.replica, self.given, list(held)).encode()))
             self._stirred.set()
 
     def _hear_answer(self, message: _Heard) -> None:
@@ -242,6 +253,7 @@ class Peers:
 
     def _note(self, said: _Said) -> None:
         self._known.add(said.replica)
+        self._unanswered.pop(said.replica, None)
         self.mark = max(self.mark, said.given)
 
     async def _speak(self) -> None:
@@ -253,17 +265,20 @@ class Peers:
             to_say, self._to_say = self._to_say, []
             try:
                 if self._is_announcing:
-                    said = _Said(self.replica, self.given, [], self._is_doubt)
-                    self._is_announcing = self._is_doubt = False
+                    said = _Said(self.replica, self.given, [])
+                    self._is_announcing = False
                     to_say.append((self._connection.subjects.claims(self._agent), said.encode()))
                 for subject, body in to_say:
                     await self._connection.publish(subject, body)
+                if self._is_doubt:
+                    await self._record(Presence(self.replica, DOUBTFUL), RECORD_S)
+                    self._is_doubt = False
                 if time.monotonic() >= self._record_at:
                     self._record_at = time.monotonic() + RECORD_AGAIN_S
                     await self._record(Presence(self.replica, RUNNING), RECORD_S)
                     self._record_at = time.monotonic() + self._refresh_s
             except BusError as problem:
-                # Who asked asks again, and a reconnection announces this replica anew.
+                # Who asked asks again, and a reconnection announces this replica, and its doubts, anew.
                 log.debug("peers of %s: %s", self._agent, problem.info.message)
 
     async def _record(self, presence: Presence, timeout_s: float) -> None:
