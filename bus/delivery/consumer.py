@@ -70,6 +70,7 @@ class Consumer:
         if self._broadcasts:
             await self._start_broadcasts()
         await self._watch.start()
+        self._connection.on_reconnect(self._leave_waiting)
         if self._is_by_lanes:
             await self._by_lanes.start()
         else:
@@ -96,6 +97,7 @@ class Consumer:
             await self._pull.stop()
         await self._by_lanes.stop()
         await self._until_idle_or_hurried(grace_s)
+        self._connection.remove_listener(self._leave_waiting)
         waiting = self._workers.take_back()
         left = self._workers.cancel() + len(waiting)
         for delivery in waiting:
@@ -164,6 +166,11 @@ class Consumer:
         if lane.name == DUE:
             delivery = _as_scheduled(delivery)
         self._take(delivery)
+
+    def _leave_waiting(self) -> None:
+        # A broker that was killed gives them to others, who cannot hear of them: this replica has not claimed them yet.
+        for delivery in self._workers.take_back():
+            self._ended(delivery)
 
     async def _skip(self, delivery: Delivery) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -11,10 +12,12 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from bus import Bus
+from bus import Agent, Bus, Message, Settings
 from bus.broker.store import store
+from bus.broker.streams import provision
 from bus.delivery import peers
 from bus.delivery.dedupe import Claim, Dedupe, digest
+from bus.testing import NatsServer
 from bus.workflow import completions
 from bus.workflow.completions import Completion, Presence
 
@@ -142,3 +145,58 @@ async def test_what_a_stranger_says_to_peers_ends_nothing(data: bytes, bus: Bus)
         await holder.claim(key(1), seq=1, redelivered=False)
         await bus.connection.publish(bus.connection.subjects.claims("worker"), data)
         assert await other.claim(key(1), seq=1, redelivered=True) is Claim.HELD
+
+
+async def test_silence_is_counted_over_questions_that_broke_off(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links that are cut again and again do not make a dead replica immortal."""
+    monkeypatch.setattr(peers, "ASK_AGAIN_S", 0.05)
+    subject = bus.connection.subjects.done("worker")
+    await store(bus.connection, subject, completions.encode_presence(Presence("dead", "running")), {}, timeout_s=5)
+    async with replicas(bus, 1) as (one,), asyncio.timeout(20):
+        while "dead" in one._peers._known:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(one._peers.ask([key(1)]), 0.4)
+
+
+async def test_what_has_not_begun_is_left_when_the_link_breaks(bus: Bus, settings: Settings) -> None:
+    """Nobody can hear of it from this replica, and a broker that was killed gives it to another one."""
+    agent, got = Agent("worker"), list[int]()
+
+    @agent.on("job")
+    async def job(payload: dict[str, int], message: Message) -> None:
+        got.append(message.attempt)
+
+    async with agent.running(settings) as replica:
+        consumer = replica._consumer
+        limit, consumer._workers._limit = consumer._workers._limit, 0
+        await bus.send("worker", "job", {})
+        async with asyncio.timeout(20):
+            while not replica.in_flight:
+                await asyncio.sleep(0.01)
+            await consumer._connection._client.force_reconnect()
+            while replica.in_flight:
+                await asyncio.sleep(0.01)
+            consumer._workers._limit = limit
+            while not got:
+                await asyncio.sleep(0.01)
+    assert got == [2]
+
+
+async def test_only_a_server_that_was_started_anew_is_doubted(server: NatsServer) -> None:
+    """Another link to the same server means reading what was completed meanwhile, and no question."""
+    async with Bus.connect("tester", servers=server.url) as bus:
+        await provision(bus.connection)
+        async with replicas(bus, 1) as (one,):
+            await one.claim(key(1), seq=1, redelivered=False)
+            doubts, epoch = one._doubts, bus.connection.epoch
+            await bus.connection._client.force_reconnect()
+            while bus.connection.epoch == epoch:
+                await asyncio.sleep(0.01)
+            assert (one._doubts, one._breaks - one._caught_up_breaks) == (doubts, 1)
+            assert await one.claim(key(2), seq=2, redelivered=False) is Claim.TAKEN
+            assert one._breaks == one._caught_up_breaks
+            epoch = bus.connection.epoch
+            await asyncio.to_thread(server.restart, signal.SIGKILL)
+            while bus.connection.epoch == epoch:
+                await asyncio.sleep(0.01)
+            assert one._doubts == doubts + 1
