@@ -13,8 +13,9 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from bus import Agent, Bus, Message, RetryLater, Settings
 from bus.broker.streams import StreamNames
 from bus.broker.subjects import key_lane
-from bus.broker.survey import agent_queues
+from bus.broker.survey import agent_queues, waiting_counts
 from bus.delivery.drafts import Draft
+from bus.testing import settled
 
 
 async def emptied(bus: Bus) -> None:
@@ -235,3 +236,22 @@ async def test_lanes_come_back_after_a_deleted_consumer(concurrency: int, bus: B
         while len(got) < 4:
             await asyncio.sleep(0.02)
     assert sorted(got) == ["high", "high", "low", "low"]
+
+
+async def test_what_no_consumer_will_deliver_is_waited_for_by_nobody(bus: Bus, settings: Settings) -> None:
+    """A killed broker may keep a message that its consumer has recorded as settled: stored, and past."""
+    js, work = bus.connection.jetstream(), StreamNames.of(settings.namespace).work
+    await bus.send("worker", "job", {})
+    past = ConsumerConfig(
+        durable_name="worker",
+        filter_subject=bus.connection.subjects.work_lane("worker", "normal"),
+        ack_policy=AckPolicy.EXPLICIT,
+        ack_wait=0.2,
+        max_deliver=1,
+    )
+    await js.add_consumer(work, past)
+    await (await js.pull_subscribe_bind("worker", stream=work)).fetch(1, timeout=5)
+    await settled(bus, 10)
+    (queue,) = await agent_queues(bus.connection)
+    assert (queue.waiting, queue.in_flight) == (0, 0)
+    assert await waiting_counts(bus.connection) == {"worker": 1}
