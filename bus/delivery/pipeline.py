@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
@@ -172,7 +173,7 @@ class Pipeline:
             with self._tracing.settle(span, delivery, progress.envelope, settlement):
                 await self._settle(delivery, progress, settlement, failure, span)
         except BusError as problem:
-            self._will_come_again(progress.envelope, problem, span)
+            self._will_come_again(self._what(progress), problem, span)
         finally:
             if span is not None:
                 span.end()
@@ -262,32 +263,32 @@ class Pipeline:
         await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
 
-        def settled(problem: BusError | None) -> None:
-            if problem is None:
-                self._dedupe.complete(key)
-            else:
-                self._dedupe.release(key)
-                self._will_come_again(envelope, problem, span)
-            if problem is None and span.is_recording:
-                span.set({"bus.settlement": "ack", "bus.exec_ms": exec_ms})
-            span.end()
-            ended(delivery)
-
-        self._commits.add(
-            Commit(
-                Completion(
-                    envelope.sender,
-                    envelope.message_id,
-                    envelope.workflow_id,
-                    attempt,
-                    started_at,
-                    exec_ms,
-                ),
-                delivery.reply,
-                settled,
-            )
+        completion = Completion(
+            envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
         )
+        # What waits for its commit holds no payload: only what the settling needs.
+        settled = partial(self._handled, key, completion, delivery, span, ended)
+        self._commits.add(Commit(completion, delivery.reply, settled))
         return None
+
+    def _handled(
+        self,
+        key: bytes,
+        completion: Completion,
+        delivery: Delivery,
+        span: Span,
+        ended: Callable[[Delivery], None],
+        problem: BusError | None,
+    ) -> None:
+        if problem is None:
+            self._dedupe.complete(key)
+            if span.is_recording:
+                span.set({"bus.settlement": "ack", "bus.exec_ms": completion.exec_ms})
+        else:
+            self._dedupe.release(key)
+            self._will_come_again(f"{completion.message_id} to {self._agent}", problem, span)
+        span.end()
+        ended(delivery)
 
     async def _settle(
         self,
@@ -340,9 +341,8 @@ class Pipeline:
         # Last, because it removes the message from the stream.
         await self._connection.publish(delivery.reply, b"+TERM")
 
-    def _will_come_again(self, envelope: Envelope | None, problem: BusError, span: Span | None) -> None:
-        what = f"{envelope.type} {envelope.message_id}" if envelope is not None else "a message"
-        log.warning("%s to %s is not settled and will come again: %s", what, self._agent, problem.info.message)
+    def _will_come_again(self, what: str, problem: BusError, span: Span | None) -> None:
+        log.warning("%s is not settled and will come again: %s", what, problem.info.message)
         if span is not None:
             span.event("settle_failed", {"error.type": problem.info.code})
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
