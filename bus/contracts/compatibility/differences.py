@@ -236,7 +236,9 @@ def _branches(
 ) -> Iterator[Difference]:  # fmt: skip
     """Branches are matched by meaning first: their order says nothing. What is left is matched by position."""
     ours, theirs = list(old.words.get(word, ())), list(new.words.get(word, ()))
-    if not ours and not theirs:
+    if not ours or not theirs:
+        if ours or theirs:
+            yield Difference(path, word, entry(old, word), entry(new, word))
         return
     if len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True)):
         pending += [(a, b, path) for a, b in zip(ours, theirs, strict=True)]
