@@ -98,7 +98,8 @@ HOSTILE: dict[str, Pair] = {
         {"properties": {"a" * 60 + "!": True, "b": False}},
     ),
     "a tuple of 30,000": lambda: ({"prefixItems": [TEXT] * 30_000}, {"prefixItems": [INTEGER] * 30_000}),
-    "huge numbers": lambda: ({"multipleOf": 1e-300, "minimum": -(10**4000)}, {"multipleOf": 1e300, "minimum": 10**4000}),
+    "huge numbers": lambda: (
+        {"multipleOf": 1e-300, "minimum": -(10**4000)}, {"multipleOf": 1e300, "minimum": 10**4000}),
     "a deep const": lambda: ({"const": nested(5000, 1)}, {"const": nested(5000, 2)}),
     "a deep default": lambda: ({"default": nested(5000, 1)}, {"default": nested(5000, 2)}),
 }  # fmt: skip
