@@ -40,6 +40,7 @@ class Difference:
     warns: bool = False
     note: str = ""
     unsure: bool = False
+    demands: bool | None = None  # of `required`: the new version asks for it
 
 
 Same = Callable[[Node, Node], bool]
@@ -132,8 +133,12 @@ def _objects(
     for name in sorted(before ^ after):
         if (name in ours) == (name in theirs):
             raws = (ours[name].raw, theirs[name].raw) if name in ours else ({}, {})
-            step = (*path, step_to(name))
-            yield Difference(step, "required", raws[0] if name in before else None, raws[1] if name in after else None)
+            writer = old if name in after else new
+            leans = not run.strict and name in writer.words.get("defaults", ())
+            note = "holds where writers send the default; a sender of plain objects may leave it out" if leans else ""
+            yield Difference(
+                (*path, step_to(name)), "required", raws[0], raws[1], warns=leans, note=note, demands=name in after
+            )
     closed, closes = _forbids(old), _forbids(new)
     if closed != closes:
         yield Difference((*path, ".*"), "additionalProperties", entry(old, "additionalProperties"),

@@ -187,3 +187,10 @@ def test_models_are_compared_as_writer_and_reader(old: type[BaseModel], new: typ
 def test_contracts_of_the_example_are_compatible_with_themselves(model: type[BaseModel]) -> None:
     assert compare_models(model, model).changes == ()
     assert compare(model.model_json_schema(), model.model_json_schema(), strict=True).compatible
+
+
+def test_what_rests_on_a_written_default_is_a_warning() -> None:
+    """A model always sends its defaults; a sender of plain objects may not, so the verdict says what it rests on."""
+    [change] = compare(obj(a=S | {"default": "x"}), obj("a", a=S | {"default": "x"})).changes
+    assert (change.kind, change.severity, change.breaks) == ("property_made_required", "warning", "none")
+    assert "holds where writers send the default" in change.note
