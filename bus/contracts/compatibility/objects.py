@@ -53,7 +53,7 @@ def _member(prover: Prover, clause: Clause, reader: View, name: str, read_as: st
             if prover.nothing(views):
                 return []
             return [Why((), "property", views[0][0].raw if views else {}, None, "the reader forbids it")]
-        return prover.includes(views, (node, mode))
+        asked.append(node)  # beside patterns of which it is not known whether they match
     found = [why for node in asked for why in prover.includes(views, (node, mode))]
     if found and target is not None and not ours:
         return [Why((), "property", None, target.raw, "the writer may send anything under this name")]

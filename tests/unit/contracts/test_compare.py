@@ -107,6 +107,43 @@ PAIRS: list[tuple[str, Any, Any, str]] = [
     ("unevaluated beside a branch", {"anyOf": [obj(a=S)], "unevaluatedProperties": False},
      {"anyOf": [obj(a=S), obj(b=S)], "unevaluatedProperties": False}, "nn"),
     ("content is compared by name", S | {"contentEncoding": "base64"}, S, "yn"),
+    ("the first integer", INT | {"minimum": 1, "maximum": 9}, INT | {"minimum": 2, "maximum": 9}, "ny"),
+    ("the last integer", INT | {"minimum": 1, "maximum": 9}, INT | {"minimum": 1, "maximum": 8}, "ny"),
+    ("many choices may declare more", {**obj(a=S), "allOf": [{"anyOf": [obj(**{f"b{n}": S}), obj(**{f"c{n}": S})]}
+                                                             for n in range(5)]}, obj(a=S, b0=INT), "ny"),
+    ("what is contained is not closed", {"type": "array", "contains": obj(a=S)},
+     {"type": "array", "contains": obj(a=S) | {"additionalProperties": False}}, "ny"),
+    ("exactly one excludes the others", N | {"oneOf": [{"minimum": 1}, {"maximum": 5}]},
+     N | {"not": {"minimum": 1, "maximum": 5}}, "yn"),
+    ("dependent schemas may declare more", obj(a=S) | {"dependentSchemas": {"a": obj(b=S)}},
+     obj(a=S) | {"additionalProperties": False}, "ny"),
+    ("patterns of two members meet in one name", {"type": "object", "allOf": [
+        {"patternProperties": {"^a": True}}, {"patternProperties": {"b$": INT}, "additionalProperties": S}]},
+     {"type": "object", "patternProperties": {"^a": S}}, "nn"),
+    ("a pattern that cannot be read", {"type": "object", "patternProperties": {"(?<bad": INT},
+                                        "additionalProperties": S}, {"type": "object", "properties": {"a": S}}, "nn"),
+    ("minProperties by required names", obj("a", a=S, b=S), {"type": "object", "minProperties": 1}, "yn"),
+    ("declared is not sent", obj(a=S, b=S), {"type": "object", "minProperties": 1}, "nn"),
+    ("one of two implied names", {"type": "object", "dependentRequired": {"a": ["b"]}},
+     {"type": "object", "dependentRequired": {"a": ["b", "c"]}}, "ny"),
+    ("contains too few", {"type": "array", "contains": S}, {"type": "array", "contains": S, "minContains": 2}, "ny"),
+    ("an empty list contains nothing", {"type": "array", "items": S}, {"type": "array", "contains": S}, "nn"),
+    ("an item that cannot be may stay away", {"type": "array", "items": False}, {"type": "array", "maxItems": 0}, "yy"),
+    ("a bound that leaves one number", N | {"minimum": 1, "maximum": 1}, S, "nn"),
+    ("a size that leaves one list", {"type": "array", "minItems": 1, "maxItems": 1}, S, "nn"),
+    ("one branch of two is nothing", {"anyOf": [False, S]}, INT, "nn"),
+    ("values by exactly one branch", {"enum": [1, 7]}, {"oneOf": [{"minimum": 0}, {"maximum": 5}]}, "nn"),
+    ("values by position", {"const": [1, "a"]}, {"prefixItems": [INT], "items": S}, "yn"),
+    ("values by what they are not", {"enum": ["a", 1]}, {"not": {"format": "date"}}, "nn"),
+    ("the other way round of contains", {"type": "array", "contains": INT, "maxContains": 2},
+     {"type": "array", "contains": N, "maxContains": 2}, "nn"),
+    ("texts alike in two dialects", {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
+                                     "properties": {"a": {"prefixItems": [S]}}},
+     {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+      "properties": {"a": {"prefixItems": [S]}}}, "ny"),
+    ("texts alike, definitions not", obj(o=obj(a={"$ref": "#/$defs/x"})) | {"$defs": {"x": S}},
+     obj(o=obj(a={"$ref": "#/$defs/x"})) | {"$defs": {"x": INT}}, "nn"),
+    ("an open enum in what is excluded", {"not": {"enum": ["a"], "x-open-enum": True}}, {"not": {"const": "b"}}, "nn"),
     ("anchors", {"$ref": "#x", "$defs": {"a": S | {"$anchor": "x"}}}, S, "yy"),
     ("the root by its $id", {"$id": "https://e.org/a", "$ref": "https://e.org/a#/$defs/a", "$defs": {"a": S}}, S, "yy"),
 ]  # fmt: skip
@@ -194,3 +231,19 @@ def test_what_rests_on_a_written_default_is_a_warning() -> None:
     [change] = compare(obj(a=S | {"default": "x"}), obj("a", a=S | {"default": "x"})).changes
     assert (change.kind, change.severity, change.breaks) == ("property_made_required", "warning", "none")
     assert "holds where writers send the default" in change.note
+
+
+def test_what_leaned_on_a_failed_assumption_is_forgotten() -> None:
+    """A cycle of goals: `b` is proven on the assumption that `a` holds; `a` fails, so `b` is asked again."""
+
+    def cyclic(leaf: Any) -> dict[str, Any]:
+        a, b = {"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}
+        return {
+            "type": "object",
+            "properties": {"u": {"anyOf": [a, {"type": "null"}]}, "v": b},
+            "$defs": {"a": obj(b=b, x=leaf), "b": obj("k", k={"const": 1}, a=a)},
+        }
+
+    assert compare(cyclic(INT), cyclic(N), mode="backward").compatible
+    found = compare(cyclic(N), cyclic(INT), mode="backward")
+    assert {change.path for change in found.changes} >= {"$.v.a.x"}
