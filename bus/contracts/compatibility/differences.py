@@ -10,6 +10,7 @@ from typing import Any, Final
 from .goals import Run, entry
 from .node import Node
 from .objects import step_to
+from .sameness import alike
 from .values import CannotTell, key
 
 MAX_DIFFERENCES: Final = 500
@@ -39,6 +40,7 @@ class Difference:
     warns: bool = False
     note: str = ""
     unsure: bool = False
+    demands: bool | None = None  # of `required`: the new version asks for it
 
 
 Same = Callable[[Node, Node], bool]
@@ -52,6 +54,8 @@ def differences(run: Run, old: Node, new: Node, same: Same) -> list[Difference]:
     pending: list[tuple[Node, Node, tuple[str, ...]]] = [(old, new, ())]
     while pending and len(found) < MAX_DIFFERENCES:
         before, after, path = pending.pop()
+        if alike(run, before, after):
+            continue
         found += _annotations(before, after, path)
         before, after = _target(before), _target(after)
         if (id(before), id(after)) in seen:
@@ -129,8 +133,12 @@ def _objects(
     for name in sorted(before ^ after):
         if (name in ours) == (name in theirs):
             raws = (ours[name].raw, theirs[name].raw) if name in ours else ({}, {})
-            step = (*path, step_to(name))
-            yield Difference(step, "required", raws[0] if name in before else None, raws[1] if name in after else None)
+            writer = old if name in after else new
+            leans = not run.strict and name in writer.words.get("defaults", ())
+            note = "holds where writers send the default; a sender of plain objects may leave it out" if leans else ""
+            yield Difference(
+                (*path, step_to(name)), "required", raws[0], raws[1], warns=leans, note=note, demands=name in after
+            )
     closed, closes = _forbids(old), _forbids(new)
     if closed != closes:
         yield Difference((*path, ".*"), "additionalProperties", entry(old, "additionalProperties"),
@@ -236,7 +244,9 @@ def _branches(
 ) -> Iterator[Difference]:  # fmt: skip
     """Branches are matched by meaning first: their order says nothing. What is left is matched by position."""
     ours, theirs = list(old.words.get(word, ())), list(new.words.get(word, ()))
-    if not ours and not theirs:
+    if not ours or not theirs:
+        if ours or theirs:
+            yield Difference(path, word, entry(old, word), entry(new, word))
         return
     if len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True)):
         pending += [(a, b, path) for a, b in zip(ours, theirs, strict=True)]

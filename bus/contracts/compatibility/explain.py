@@ -63,6 +63,7 @@ class _Place:
     sides: set[str] = field(default_factory=set)
     warns: bool = False
     unsure: bool = False
+    demands: bool | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -77,19 +78,16 @@ def explain(findings: Iterable[Finding], found: Sequence[Difference], directions
     asked = {_BREAKS[direction] for direction in directions}
     for finding in findings:
         _add(places, finding)
-    blamed = {path for path, _ in places}
+    told: set[tuple[tuple[str, ...], str]] = set()
     for one in found:
-        beside = one.word in ("property", "required") and (one.path, "required") in places
-        beside |= one.word == "required" and (one.path, "property") in places
-        beside |= one.word == "property" and any((one.path, word) in places for word in ("property", "required"))
-        if beside and one.word == "property" and (one.path, "property") not in places:
-            continue
-        place = places.setdefault((one.path, one.word), _Place(one.before, one.after))
-        if place.before is None and place.after is None:
-            place.before, place.after = one.before, one.after
-        elif (one.path, one.word) in places and one.path in blamed and one.word != "required":
-            place.before = one.before if place.before is None else place.before
-            place.after = one.after if place.after is None else place.after
+        place_key = (one.path, one.word)
+        if one.word == "property" and place_key not in places and (one.path, "required") in places:
+            continue  # a required property that was added or removed is one change
+        place = places.setdefault(place_key, _Place())
+        if place_key not in told and not (one.before is None and one.after is None):
+            place.before, place.after = one.before, one.after  # what stands in the files, not what was merged
+        told.add(place_key)
+        place.demands = one.demands if place.demands is None else place.demands
         place.sides |= one.breaks & asked
         place.warns |= one.warns
         place.unsure |= one.unsure
@@ -166,7 +164,8 @@ def _kind(word: str, place: _Place) -> str:
             return "required_property_added"
         if place.after is None:
             return "required_property_removed"
-        return "property_made_required" if "new_readers" in place.sides else "property_made_optional"
+        demands = "new_readers" in place.sides if place.demands is None else place.demands
+        return "property_made_required" if demands else "property_made_optional"
     if word == "enum" and isinstance(place.before, list) and isinstance(place.after, list):
         more = len(place.after) - len(place.before)
         return f"enum_{'changed' if not more else 'value_added' if more > 0 else 'value_removed'}"
