@@ -54,7 +54,8 @@ async def review(request: ReviewRequest, message: Message) -> None:
 
 async def _keep(message: Message, request: ReviewRequest) -> Drafts:
     """Adds a draft to the workflow's drafts and returns all of them; the first for a round and section stays."""
-    fresh = request.model_dump(mode="json", include={"sentences", "exhausted"})
+    # The document keeps its own names: replicas of an older build read and write it too.
+    fresh = {**request.model_dump(mode="json", include={"sentences"}), "exhausted": request.is_exhausted}
 
     def add(document: dict[str, Any] | None) -> dict[str, Any]:
         rounds = dict((document or {}).get("drafts", {}))
@@ -111,6 +112,8 @@ async def _finish(message: Message, plan: Plan, reached: Standing) -> None:
             )
             for theme, section in zip(plan.themes, reached.accepted, strict=True)
         ],
+        sources=len(plan.sources),
+        sections_with_remarks=sum(bool(section.remarks) for section in reached.accepted),
     )
     stable_id = _stable_id(message, "brief_ready")
     await message.send("*", "brief_ready", ready, status="success", role="assistant", message_id=stable_id)
