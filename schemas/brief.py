@@ -9,9 +9,9 @@ The order of one brief::
     brief_ready     reviewer -> *          where the finished brief is
     brief_failed    planner  -> *          why there is none
 
-`__contract__` is a payload's version in the catalogue: `<type>/<major>.<minor>.json` beside this file, made from the model
-by `bus schema generate`. Readers ignore fields that they do not know. Every size is bounded, so that no message grows past the
-limit of the wire; the texts of the sources never travel here, only `SourceRef`.
+`__contract__` is a payload's version in the catalogue: `<type>/<major>.<minor>.json` beside this file, made from the
+model by `bus schema generate`. Readers ignore fields that they do not know. Every size is bounded, so that no message
+grows past the limit of the wire; the texts of the sources never travel here, only `SourceRef`.
 """
 
 from __future__ import annotations

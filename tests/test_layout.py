@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS: Mapping[str, float] = {
     "bus.errors": 0,
     "bus.envelope": 1,
-    "bus.contracts": 1,
+    "bus.contracts": 1.5,  # its names and versions are the envelope's
     "bus.config": 1,
     "bus.broker": 2,
     "bus.telemetry": 2,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import chaos, dead, inspect, operate
+from bus.cli import chaos, dead, inspect, operate, schema
 from bus.cli.usage import UsageError
 from bus.config import SettingsError
 from bus.delivery.letter import NoSuchDeadLetter
@@ -29,6 +29,7 @@ app.command("run")(operate.run)
 app.command("send")(operate.send)
 app.command("tail")(inspect.tail)
 app.add_typer(dead.dead_app, name="dead")
+app.add_typer(schema.schema_app, name="schema")
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
 

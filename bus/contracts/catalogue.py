@@ -1,4 +1,4 @@
-"""A catalogue of contracts: `<type>/<major>.<minor>.json` and `lock.json`, read from a folder or a git revision (SCH-1).
+"""A catalogue of contracts (SCH-1): `<type>/<major>.<minor>.json` and `lock.json`, from a folder or a git revision.
 
 Reading is pure and offline: nothing is written, nothing is imported, no reference is fetched. Whatever is wrong with a
 file is a finding, so that one broken file does not hide the others.

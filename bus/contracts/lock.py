@@ -44,11 +44,14 @@ def show_version(number: Number) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One released version: the digest of its file, the day, and in a few words what changed."""
+    """One released version: the digest of its file, the day, in a few words what changed, and, when it breaks somebody
+    all the same, why that was accepted.
+    """
 
     sha256: str
     released: date
     note: str = ""
+    accepted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ def _release(name: str, value: Any, at: str) -> tuple[Number, Release]:
     number = parse_version(name)
     if number is None:
         raise LockError(f"{at}: {name!r} is not a version such as 1.0")
-    found = _members(value, at, {"sha256", "released", "note"})
+    found = _members(value, at, {"sha256", "released", "note", "accepted"})
     sha256, released = found.get("sha256"), found.get("released")
     if not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
         raise LockError(f"{at}.sha256 must be 64 lower-case hex digits")
@@ -150,7 +153,8 @@ def _release(name: str, value: Any, at: str) -> tuple[Number, Release]:
         day = None
     if day is None:
         raise LockError(f"{at}.released must be a day such as 2026-01-31; it is {released!r}")
-    return number, Release(sha256, day, _text(found.get("note", ""), f"{at}.note"))
+    note, accepted = (_text(found.get(name, ""), f"{at}.{name}") for name in ("note", "accepted"))
+    return number, Release(sha256, day, note, accepted)
 
 
 def _wire(entry: Entry) -> dict[str, Any]:
@@ -163,7 +167,7 @@ def _wire(entry: Entry) -> dict[str, Any]:
     found["reserved"] = dict(sorted(entry.reserved.items()))
     found["versions"] = {
         show_version(number): {"sha256": release.sha256, "released": release.released.isoformat()}
-        | ({"note": release.note} if release.note else {})
+        | {name: said for name, said in (("note", release.note), ("accepted", release.accepted)) if said}
         for number, release in sorted(entry.versions.items())
     }
     return found

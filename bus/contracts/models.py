@@ -47,9 +47,13 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
         schema = model.model_json_schema(mode="validation", by_alias=True)
     except (PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation) as problem:
         raise ModelError(f"{model.__qualname__} has no JSON Schema: {problem.message}") from None
-    first = {name: schema.pop(name) for name in ("title", "description", "type", "x-lint-ignore") if name in schema}
-    last = {name: schema.pop(name) for name in ("examples", "$defs") if name in schema}
+    first = _taken(schema, "title", "description", "type", "x-lint-ignore")
+    last = _taken(schema, "examples", "$defs")
     return {"$schema": DIALECT, **first, **schema, **last}
+
+
+def _taken(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: schema.pop(name) for name in names if name in schema}
 
 
 def version_said(model: type[BaseModel], type: str) -> Number | None:

@@ -24,7 +24,7 @@ _DYNAMIC: Final = ("$dynamicRef", "$recursiveRef")
 
 
 class NotASchema(ValueError):
-    """The value is not a schema that can be used. `rule` is a finding's id, `path` a JSON pointer, `mend` what to do."""
+    """The value is no schema that can be used. `rule` is a finding's id, `path` a JSON pointer, `mend` what to do."""
 
     def __init__(self, rule: str, message: str, mend: str, path: str = "") -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ def check_schema(schema: Any) -> None:
         raise NotASchema("not-a-schema", _line(str(problem)), "mend it") from None
 
 
-def validator_of(schema: Any) -> jsonschema_rs.Draft202012Validator | jsonschema_rs.Draft7Validator:
+def validator_of(schema: Any) -> jsonschema_rs.Validator:
     """A validator of a well-formed schema that also checks formats."""
     if isinstance(schema, bool):
         return jsonschema_rs.Draft202012Validator(schema)
