@@ -67,8 +67,10 @@ def changed(since: Catalogue, now: Catalogue) -> set[str]:
 def kept(since: Catalogue, now: Catalogue, *, types: Collection[str] | None = None) -> list[Finding]:
     """Promises of `since` that `now` no longer keeps: releases, owners' rules, retired names."""
     found: list[Finding] = []
-    if since.problems:
-        worst = since.problems[0]
+    # What no lock file named then was no promise, so its troubles are nobody's.
+    broken = [one for one in since.problems if one.rule == "lock-unreadable" or _is_of(one, since.lock.contracts)]
+    if broken:
+        worst = broken[0]
         found.append(
             Finding(
                 "since-unreadable",

@@ -20,7 +20,7 @@ class Field:
 
     `path` is dotted, `[]` for the items of an array and `{}` for the values of a map. `nodes` are the schemas that
     speak of it, its own first, then what it refers to and its branches. `level` is 1 at the top. `siblings` are the
-    names of the same object.
+    names of the same object, `items` the JSON types of an array's items.
     """
 
     path: str
@@ -29,6 +29,7 @@ class Field:
     is_required: bool
     nodes: tuple[Mapping[str, Any], ...]
     siblings: frozenset[str]
+    items: tuple[str, ...] = ()
 
     def says(self, keyword: str) -> Any:
         """The first value of a keyword among its nodes, None without one."""
@@ -141,7 +142,9 @@ class _Walk:
         if len(self.found) >= MAX_FIELDS:
             self.is_cut = True
             return
-        self.found[path] = Field(path, name, level, is_required, nodes_of(self._root, schema), siblings)
+        nodes = nodes_of(self._root, schema)
+        items = types_of(tuple(one for node in nodes for item in _items(node) for one in nodes_of(self._root, item)))
+        self.found[path] = Field(path, name, level, is_required, nodes, siblings, items)
         self.object(schema, path, level + 1, trail)
 
 

@@ -9,17 +9,17 @@ from datetime import date
 from typing import Any, Final
 
 from bus.contracts.catalogue import Contract, Version
-from bus.contracts.fields import Field, fields_of, types_of
+from bus.contracts.fields import Field, fields_of
 from bus.contracts.lint import OPEN_ENUM
 from bus.contracts.lock import show_version
 
 MAX_ENUM: Final = 20
-_BOUNDS: Final = (
+_NUMBERS: Final = (
     ("minimum", "at least {}"), ("exclusiveMinimum", "above {}"),
     ("maximum", "at most {}"), ("exclusiveMaximum", "below {}"), ("multipleOf", "a multiple of {}"),
-    ("minLength", "at least {} characters"), ("maxLength", "at most {} characters"), ("pattern", "matches {}"),
-    ("minItems", "at least {} items"), ("maxItems", "at most {} items"), ("format", "{}"),
 )  # fmt: skip
+_SIZES: Final = (("minLength", "maxLength", "character"), ("minItems", "maxItems", "item"))
+_TEXTS: Final = (("pattern", "matches {}"), ("format", "{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +129,34 @@ def _form(version: Version) -> Form:
 def _shape(field: Field) -> str:
     """The type of a field in words: `integer, at least 0`, `array of string or null`."""
     names = list(field.types)
-    item_nodes = tuple(one["items"] for one in field.nodes if isinstance(one.get("items"), dict))
-    items = types_of(item_nodes)
-    if "array" in names and items:
-        names[names.index("array")] = f"array of {' or '.join(items)}"
+    if "array" in names and field.items:
+        names[names.index("array")] = f"array of {' or '.join(field.items)}"
     words = [" or ".join([*names, *(["null"] if field.is_nullable else [])]) or "anything"]
-    for keyword, text in _BOUNDS:
+    for keyword, text in _NUMBERS:
         value = field.says(keyword)
-        if isinstance(value, int | float | str) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             words.append(text.format(value))
+    words += [_size(field.says(least), field.says(most), unit) for least, most, unit in _SIZES]
+    words += [text.format(field.says(keyword)) for keyword, text in _TEXTS if isinstance(field.says(keyword), str)]
     words += _allowed(field)
     if (default := _default(field)) is not None:
         words.append(default)
-    return ", ".join(words)
+    return ", ".join(word for word in words if word)
+
+
+def _size(least: Any, most: Any, unit: str) -> str:
+    """`1 to 7 items`, `at most 1 character`; empty without a limit."""
+    if least is None and most is None:
+        return ""
+    count = least if most is None else most
+    said = (
+        f"{least} to {most}"
+        if least and most is not None
+        else f"at least {least}"
+        if most is None
+        else f"at most {most}"
+    )
+    return f"{said} {unit}{'' if count == 1 else 's'}"
 
 
 def _allowed(field: Field) -> Iterator[str]:
