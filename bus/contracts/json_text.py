@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 100
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.S)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class NotJson(ValueError):
@@ -22,6 +26,7 @@ def parse(data: bytes) -> Any:
     """
     if len(data) > MAX_FILE_BYTES:
         raise NotJson(f"it has {len(data)} bytes; the limit is {MAX_FILE_BYTES}")
+    _check_depth(data)
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse)
     except NotJson:
@@ -30,11 +35,10 @@ def parse(data: bytes) -> Any:
         raise NotJson(f"not UTF-8: {problem.reason} at byte {problem.start}") from None
     except json.JSONDecodeError as problem:
         raise NotJson(f"not JSON: {problem.msg} at line {problem.lineno}, column {problem.colno}") from None
-    except RecursionError:
-        raise NotJson(f"it has more than {MAX_DEPTH} levels") from None
     except ValueError as problem:
         raise NotJson(f"not JSON: {problem}") from None
-    _check_depth(value)
+    if _SURROGATE.search(data):
+        _check_texts(value)
     return value
 
 
@@ -56,25 +60,29 @@ def _refuse(constant: str) -> NoReturn:
     raise NotJson(f"{constant} is not JSON")
 
 
-def _check_depth(value: Any) -> None:
-    """Walks level by level, so that depth costs no stack; strings are checked on the way."""
-    level, depth = [value], 0
-    while level:
-        if depth > MAX_DEPTH:
-            raise NotJson(f"it has more than {MAX_DEPTH} levels")
-        below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below += [*one.keys(), *one.values()]
-            elif isinstance(one, list):
-                below += one
-            elif isinstance(one, str) and not one.isascii():
-                _check_text(one)
-        level, depth = below, depth + 1
+def _check_depth(data: bytes) -> None:
+    """Counts brackets outside of strings, before anything recurses over them."""
+    depth = 0
+    for token in _TOKEN.findall(data):
+        if token in (b"{", b"["):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise NotJson(f"it has more than {MAX_DEPTH} levels")
+        elif token in (b"}", b"]"):
+            depth -= 1
 
 
-def _check_text(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise NotJson("half of a surrogate pair in a string") from None
+def _check_texts(value: Any) -> None:
+    """Refuses half a surrogate pair, which no file can hold when it is written again."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, str):
+            try:
+                one.encode("utf-8")
+            except UnicodeEncodeError:
+                raise NotJson("half of a surrogate pair in a string") from None

@@ -16,7 +16,7 @@ from bus.contracts.catalogue import Contract, Version
 from bus.contracts.fields import Field, Fields, fields_of
 from bus.contracts.findings import Finding, Severity
 from bus.contracts.lock import show_version
-from bus.contracts.well_formed import subschemas, validator_of
+from bus.contracts.well_formed import Place, pointer, subschemas, validator_of
 
 IGNORE: Final = "x-lint-ignore"
 OPEN_ENUM: Final = "x-open-enum"
@@ -176,27 +176,42 @@ def _with_items(field: Field) -> Iterator[Mapping[str, Any]]:
 def _examples(schema: dict[str, Any]) -> Iterator[_Breach]:
     """Examples and defaults at the top and at every place below, each against the schema where it stands."""
     left = MAX_EXAMPLES
-    for path, node in subschemas(schema):
-        values = (
-            [("example", one) for one in node.get("examples", [])] if isinstance(node.get("examples"), list) else []
-        )
-        values += [("default", node["default"])] if "default" in node else []
+    for place, node in subschemas(schema):
+        examples = node.get("examples")
+        values = [("an example", one) for one in examples] if isinstance(examples, list) else []
+        values += [("the default", node["default"])] if "default" in node else []
         if not values:
             continue
-        bare = {name: value for name, value in node.items() if name not in ("examples", "default", "$schema")}
-        shared = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
-        # A reference to the root keeps its meaning only from the root itself.
-        refers_to_root = any(one.get("$ref") == "#" for _, one in subschemas(bare))
-        validator = validator_of(schema if path == "" or refers_to_root else {**bare, **shared})
-        for kind, value in values[:left]:
+        document = _standing_alone(schema, node)
+        if document is None:
+            continue
+        validator = validator_of(document)
+        for kind, value in values[: max(left, 0)]:
             left -= 1
-            problem = None if refers_to_root and path else next(iter(validator.iter_errors(value)), None)
+            problem = next(iter(validator.iter_errors(value)), None)
             if problem is not None:
                 at = ".".join(str(part) for part in problem.instance_path)
-                message = f"an {kind} is not valid{f' at {at}' if at else ''}: {problem.message}".replace("an d", "a d")
-                yield _Breach("example-invalid", message[:500], f"mend the {kind} or the schema", path=path)
-        if left <= 0:
-            return
+                message = f"{kind} is not valid{f' at {at}' if at else ''}: {problem.message}"
+                mend = "mend it, or the schema"
+                yield _Breach("example-invalid", message[:500], mend, path=pointer(place))
+
+
+def _standing_alone(root: dict[str, Any], node: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema of one place with the definitions that it needs, as a document of its own.
+
+    None when a reference leads to the root or into its fields: cut out, it would mean something else.
+    """
+    if node is root:
+        return root
+    kept = {"$schema": root["$schema"]} if "$schema" in root else {}
+    if not any("$ref" in one for _, one in subschemas(node)):
+        return {**node, **kept}
+    shared: dict[str, Any] = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    for part in (node, shared):
+        for _, one in subschemas(part):
+            if "$ref" in one and not str(one["$ref"]).startswith(("#/$defs/", "#/definitions/")):
+                return None
+    return {**kept, **shared, "allOf": [node]}
 
 
 def _renames(before: Version, after: Version, fields: Fields) -> Iterator[_Breach]:
@@ -231,12 +246,12 @@ class _Ignores:
         self._bad: list[_Breach] = []
         self._used: set[tuple[int, str]] = set()
         self._root = id(schema)
-        for path, node in subschemas(schema):
+        for place, node in subschemas(schema):
             if IGNORE in node:
-                self._read(path, node)
+                self._read(place, node)
 
-    def _read(self, path: str, node: Mapping[str, Any]) -> None:
-        said = node[IGNORE]
+    def _read(self, place: Place, node: Mapping[str, Any]) -> None:
+        path, said = pointer(place), node[IGNORE]
         if not isinstance(said, dict):
             mend = "write an object: the rule's id and why"
             self._bad.append(_Breach("ignore-invalid", f"{IGNORE} is not an object", mend, path=path))

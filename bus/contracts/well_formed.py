@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import jsonschema_rs
 
@@ -20,6 +20,9 @@ _META: Final = {
 # Keywords whose value is data, not a schema: a `$ref` in an example is no reference.
 _DATA: Final = frozenset({"const", "enum", "default", "examples", "x-lint-ignore"})
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+Place = tuple["Place", str] | None
+"""Where a schema stands: the place around it and the name there; None for the top."""
+
 _DYNAMIC: Final = ("$dynamicRef", "$recursiveRef")
 
 
@@ -57,8 +60,9 @@ def check_schema(schema: Any) -> None:
     except jsonschema_rs.ValidationError as problem:
         path = "".join(f"/{part}" for part in problem.instance_path)
         raise NotASchema("not-a-schema", _line(problem.message), "mend the keyword", path) from None
-    for path, node in subschemas(schema):
-        _check_references(schema, node, path)
+    checked: set[str] = set()
+    for place, node in subschemas(schema):
+        _check_references(schema, node, place, checked)
     try:
         validator({**schema, "$schema": dialect(schema)}, retriever=_refuse)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as problem:
@@ -73,21 +77,33 @@ def validator_of(schema: Any) -> jsonschema_rs.Validator:
     return DIALECTS[known]({**schema, "$schema": known}, validate_formats=True, retriever=_refuse)
 
 
-def subschemas(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object of a schema that is a schema itself, with its JSON pointer; data (enum, examples) is left out."""
-    waiting: list[tuple[str, Any, bool]] = [("", schema, True)]
+def subschemas(schema: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Every object of a schema that is a schema itself, and its place; data (enum, examples) is left out.
+
+    `pointer` makes text of a place: most callers need it for the few that are wrong.
+    """
+    waiting: list[tuple[Place, Any, bool]] = [(None, schema, True)]
     while waiting:
-        path, node, is_schema = waiting.pop()
+        place, node, is_schema = waiting.pop()
         if isinstance(node, dict):
             if is_schema:
-                yield path, node
+                yield place, node
             for name, value in node.items():
-                if is_schema and name in _DATA:
-                    continue
-                at = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
-                waiting.append((at, value, not (is_schema and name in _NAMED)))
-        elif isinstance(node, list):
-            waiting += [(f"{path}/{index}", value, True) for index, value in enumerate(node)]
+                if isinstance(value, dict | list) and not (is_schema and name in _DATA):
+                    waiting.append(((place, name), value, not (is_schema and name in _NAMED)))
+        else:
+            waiting += [
+                ((place, str(index)), value, True) for index, value in enumerate(node) if isinstance(value, dict | list)
+            ]
+
+
+def pointer(place: Place, *more: str) -> str:
+    """A place as a JSON pointer: `/$defs/Quote/properties/line`."""
+    parts = list(reversed(more))
+    while place is not None:
+        place, name = place
+        parts.append(name)
+    return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in reversed(parts))
 
 
 def resolve(root: Any, reference: str) -> Any:
@@ -98,8 +114,7 @@ def resolve(root: Any, reference: str) -> Any:
     if not reference.startswith("#/"):
         raise KeyError(reference)
     for part in reference[2:].split("/"):
-        name = re.sub(r"%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), part)
-        name = name.replace("~1", "/").replace("~0", "~")
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and name in node:
             node = node[name]
         elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
@@ -109,24 +124,26 @@ def resolve(root: Any, reference: str) -> Any:
     return node
 
 
-def _check_references(root: Any, node: dict[str, Any], path: str) -> None:
+def _check_references(root: Any, node: dict[str, Any], place: Place, checked: set[str]) -> None:
     for keyword in _DYNAMIC:
         if keyword in node:
             mend = "use $ref to a place in $defs"
-            raise NotASchema("bad-reference", f"{keyword} cannot be compared", mend, f"{path}/{keyword}")
+            raise NotASchema("bad-reference", f"{keyword} cannot be compared", mend, pointer(place, keyword))
     reference = node.get("$ref")
-    if not isinstance(reference, str):
+    if not isinstance(reference, str) or reference in checked:
         return
+    checked.add(reference)
     if not reference.startswith("#"):
         mend = "copy it into $defs; a contract must be whole without the network or another file"
-        raise NotASchema("remote-reference", f"$ref {reference!r} leads out of the file", mend, f"{path}/$ref")
+        message = f"$ref {reference!r} leads out of the file"
+        raise NotASchema("remote-reference", message, mend, pointer(place, "$ref"))
     try:
         target = resolve(root, reference)
-    except (KeyError, ValueError):
+    except KeyError:
         target = None
     if not isinstance(target, dict | bool):
         mend = "name a place that exists, such as #/$defs/Name"
-        raise NotASchema("bad-reference", f"$ref {reference!r} leads nowhere", mend, f"{path}/$ref")
+        raise NotASchema("bad-reference", f"$ref {reference!r} leads nowhere", mend, pointer(place, "$ref"))
 
 
 def _refuse(uri: str) -> NoReturn:
