@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from urllib.parse import unquote
 
 import jsonschema_rs
@@ -64,8 +64,11 @@ def check_schema(schema: Any) -> None:
     for place, node in subschemas(schema):
         _check_references(schema, node, place, checked)
     try:
-        validator({**schema, "$schema": dialect(schema)}, retriever=_refuse)
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as problem:
+        validator({**schema, "$schema": dialect(schema)}, offline=True)
+    except jsonschema_rs.ValidationError as problem:
+        path = "".join(f"/{part}" for part in problem.instance_path)
+        raise NotASchema("not-a-schema", _line(problem.message), "mend it", path) from None
+    except (jsonschema_rs.ReferencingError, ValueError) as problem:
         raise NotASchema("not-a-schema", _line(str(problem)), "mend it") from None
 
 
@@ -74,7 +77,7 @@ def validator_of(schema: Any) -> jsonschema_rs.Validator:
     if isinstance(schema, bool):
         return jsonschema_rs.Draft202012Validator(schema)
     known = dialect(schema)
-    return DIALECTS[known]({**schema, "$schema": known}, validate_formats=True, retriever=_refuse)
+    return DIALECTS[known]({**schema, "$schema": known}, validate_formats=True, offline=True)
 
 
 def subschemas(schema: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
@@ -144,10 +147,6 @@ def _check_references(root: Any, node: dict[str, Any], place: Place, checked: se
     if not isinstance(target, dict | bool):
         mend = "name a place that exists, such as #/$defs/Name"
         raise NotASchema("bad-reference", f"$ref {reference!r} leads nowhere", mend, pointer(place, "$ref"))
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} is not fetched")
 
 
 def _line(text: str) -> str:
