@@ -26,7 +26,7 @@ def load_model(reference: str) -> type[BaseModel]:
     This imports the module, so it runs its code: only generation does it, never a check. Raises ModelError.
     """
     module_name, colon, name = reference.partition(":")
-    if not (colon and module_name and name.isidentifier()):
+    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
         raise ModelError(f"{reference!r} is not a model; say module:Name")
     here = str(Path.cwd())
     if here not in sys.path:

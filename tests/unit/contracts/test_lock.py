@@ -94,7 +94,9 @@ def test_a_merge_that_keeps_one_version_twice_is_refused() -> None:
         Lock.read(b'{"format": 1, "contracts": {"note": {"versions": {"1.0": {}, "1.0": {}}}}}')
 
 
-@pytest.mark.parametrize("text", ["1", "1.", "01.0", "1.00", "1.0.0", "-1.0", "1.0 ", "1.1234567", "１.0", ""])
+@pytest.mark.parametrize(
+    "text", ["1", "1.", "01.0", "1.00", "1.0.0", "-1.0", "1.0 ", "1.1234567", "\N{FULLWIDTH DIGIT ONE}.0", ""]
+)
 def test_what_is_no_version(text: str) -> None:
     assert parse_version(text) is None
 
