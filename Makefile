@@ -37,6 +37,9 @@ check: $(READY) ## format, lint, types, layout and unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/bus schema check
+	$(BIN)/bus schema lint --strict
+	$(BIN)/bus schema generate --check
 	$(BIN)/python -m pytest -q -n 2 tests/test_layout.py tests/unit
 
 bench: $(READY) ## measure this machine

@@ -13,7 +13,7 @@ import typer
 
 from bus.cli.render import clean
 from bus.cli.usage import UsageError
-from bus.contracts.catalogue import Catalogue, CatalogueError, Version
+from bus.contracts.catalogue import Catalogue, CatalogueError
 from bus.contracts.check import changed, check
 from bus.contracts.compare import compare
 from bus.contracts.docs import write_docs
@@ -93,8 +93,7 @@ def diff(
     with _answers():
         before, after = _schema_file(old), _schema_file(new)
         verdict = compare(before, after, mode=direction, strict=strict)
-    version = Version("", (0, 0), after, b"", new.as_posix())
-    findings = tuple(finding_of(change, version) for change in verdict.changes)
+    findings = tuple(finding_of(change, new.as_posix()) for change in verdict.changes)
     _finish(Report(f"schema diff ({direction}{', strict' if strict else ''})", (new.as_posix(),), findings), format)
 
 
@@ -140,6 +139,8 @@ def generate_command(
     Example: bus schema generate note=shop.messages:Note
     """
     with _answers():
+        if contracts and not only_check:
+            catalogue.mkdir(parents=True, exist_ok=True)
         found = Catalogue.read(catalogue)
         wanted = contracts or [type for type, entry in found.lock.contracts.items() if entry.model]
         if not wanted:

@@ -4,61 +4,80 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from bus.contracts.catalogue import Contract, Version
-from bus.contracts.compare import Change, compare
+from bus.contracts.compare import compare
+from bus.contracts.compatibility.explain import Change
 from bus.contracts.findings import Finding, Severity
 from bus.contracts.lock import show_version
 
 MAX_VALUE_CHARS: Final = 80
+BREAKS: Final = "breaks-"
 _TRANSITIVE: Final = "_transitive"
+_WHO: Final = {
+    "none": ("changed", "nobody breaks"),
+    "old_readers": (f"{BREAKS}old-readers", "readers of the old version cannot read the new one"),
+    "new_readers": (f"{BREAKS}new-readers", "readers of the new version cannot read the old one"),
+    "both": (f"{BREAKS}both", "neither version's readers can read the other"),
+}
+_SEVERITIES: Final = {"error": Severity.ERROR, "warning": Severity.WARNING, "info": Severity.NOTICE}
 
 
-def judge(contract: Contract, *, mode: str, strict: bool) -> Iterator[Finding]:
-    """What breaks whom inside each major, nearest version first; one finding a change, however many versions it breaks.
+def judge(contract: Contract, *, mode: str, strict: bool) -> list[Finding]:
+    """What breaks whom inside each major: one finding a change, naming every older version that it breaks.
 
-    `mode` is one of the lock file's. What was accepted at its release is a warning.
+    `mode` is one of the lock file's. What was accepted at its release is a warning. Harmless changes are left out.
     """
-    direction = mode.removesuffix(_TRANSITIVE)
+    found: list[Finding] = []
     for major in contract.majors:
         versions = contract.of_major(major)
         for position, version in enumerate(versions):
-            older = list(reversed(versions[:position]))
-            told: dict[Finding, list[Version]] = {}
-            for before in older if mode.endswith(_TRANSITIVE) else older[:1]:
-                verdict = compare(before.schema, version.schema, mode=direction, strict=strict)
-                for change in verdict.changes:
-                    finding = finding_of(change, version)
-                    if finding.severity is not Severity.NOTICE:
-                        told.setdefault(finding, []).append(before)
-            for finding, broken in told.items():
-                yield _named(finding, version, broken)
+            older = versions[:position] if mode.endswith(_TRANSITIVE) else versions[max(position - 1, 0) : position]
+            found += _judge_version(version, older, mode=mode.removesuffix(_TRANSITIVE), strict=strict)
+    return found
 
 
-def finding_of(change: Change, version: Version) -> Finding:
+def finding_of(change: Change, file: str) -> Finding:
     """A change of the engine as a finding of the newer version's file."""
-    breaks = f"breaks {change.breaks}" if change.breaks else "worth a look"
-    message = f"{change.kind}: {shown(change.before)} is now {shown(change.after)}; {breaks}"
-    rule = "breaks-readers" if change.breaks else "changed"
-    accepted = version.release is not None and bool(version.release.accepted)
-    severity = Severity(change.severity)
-    if accepted and severity is Severity.ERROR:
-        severity = Severity.WARNING
-    return Finding(rule, severity, version.file, message, change.mend, change.path)
+    rule, who = _WHO[change.breaks]
+    note = f" ({change.note})" if change.note else ""
+    message = f"{_words(change)}: {who}{note}"
+    return Finding(rule, _SEVERITIES[change.severity], file, message, change.mend, _path(change.path))
 
 
-def shown(value: Any) -> str:
-    """A part of a schema in one short line; `nothing` for what is not there."""
-    if value is None:
-        return "nothing"
+def _judge_version(version: Version, older: tuple[Version, ...], *, mode: str, strict: bool) -> Iterator[Finding]:
+    told: dict[Finding, list[str]] = {}
+    for before in older:
+        for change in compare(before.schema, version.schema, mode=mode, strict=strict).changes:
+            if change.severity != "info":
+                told.setdefault(finding_of(change, version.file), []).append(show_version(before.number))
+    accepted = version.release.accepted if version.release else ""
+    for finding, numbers in told.items():
+        named = replace(finding, message=f"{finding.message} [against {', '.join(numbers)}]")
+        if accepted and finding.severity is Severity.ERROR:
+            named = replace(named, severity=Severity.WARNING, message=f"{named.message} [accepted: {accepted}]")
+        yield named
+
+
+def _words(change: Change) -> str:
+    """`maximum changed, from 5 to 3`."""
+    kind = change.kind.replace("_", " ")
+    if change.before is None and change.after is None:
+        return kind
+    if change.before is None:
+        return f"{kind}: {_shown(change.after)}"
+    if change.after is None:
+        return f"{kind}: {_shown(change.before)}"
+    return f"{kind}, from {_shown(change.before)} to {_shown(change.after)}"
+
+
+def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 
-def _named(finding: Finding, version: Version, broken: list[Version]) -> Finding:
-    numbers = ", ".join(show_version(one.number) for one in reversed(broken))
-    accepted = version.release.accepted if version.release else ""
-    why = f" (accepted: {accepted})" if accepted else ""
-    message = f"against {numbers}: {finding.message}{why}"
-    return Finding(finding.rule, finding.severity, finding.file, message, finding.mend, finding.path)
+def _path(json_path: str) -> str:
+    """`$.theme.candidates[*].score` as fields are named elsewhere: `theme.candidates[].score`."""
+    return json_path.removeprefix("$").removeprefix(".").replace("[*]", "[]")

@@ -225,6 +225,9 @@ def _renames(before: Version, after: Version, fields: Fields) -> Iterator[_Breac
     for lost in gone:
         parent = lost.path[: -len(lost.name)]
         for fresh in came:
+            aliases = fresh.says("x-aliases")
+            if isinstance(aliases, list) and lost.name in aliases:
+                continue
             if fresh.path[: -len(fresh.name)] == parent and _alike(lost, fresh):
                 message = f"{lost.name} of {show_version(before.number)} seems to be called {fresh.name} now"
                 mend = f"keep {lost.name} and add {fresh.name} beside it, or bump the major and write an upcaster"

@@ -15,6 +15,7 @@ from bus.contracts.catalogue import Catalogue, CatalogueError, Contract
 from bus.contracts.check import check_contract, next_minor, retired
 from bus.contracts.findings import Finding, Severity
 from bus.contracts.json_text import dump
+from bus.contracts.judge import BREAKS
 from bus.contracts.lint import lint_version
 from bus.contracts.lock import LOCK_NAME, Entry, Lock, Number, Release, show_version
 from bus.contracts.models import load_model, schema_of, version_said
@@ -117,7 +118,7 @@ def release(
     findings += [one for version in contract.working for one in lint_version(version)]
     findings += _out_of_step(catalogue, contract, directory)
     if accepted:
-        findings = [_accepted(one) if one.rule.startswith("breaks-") else one for one in findings]
+        findings = [_accepted(one) if one.rule.startswith(BREAKS) else one for one in findings]
     if any(one.severity is Severity.ERROR for one in findings):
         return [], findings
     for version in contract.working:
