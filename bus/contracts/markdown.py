@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from bus.contracts.sheet import Form, Sheet
 
+_PATH = re.compile(r"[A-Za-z0-9_.\[\]{}-]+")
 _ACTIVE = re.compile(r"([\\|*_\[\]#])")
 
 
@@ -46,7 +47,7 @@ def _section(sheet: Sheet) -> Iterable[str]:
         if past.accepted:
             yield f"  - breaks readers; accepted: {_plain(past.accepted)}"
         for change in past.changes:
-            yield f"  - {_change(change)}"
+            yield f"  - {_plain(change)}"
 
 
 def _form(sheet: Sheet, form: Form) -> Iterable[str]:
@@ -83,8 +84,5 @@ def _plain(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`".replace("|", "\\|")
-
-
-def _change(text: str) -> str:
-    return _plain(text)
+    """A field's path as code; one with characters that no field should have as plain text."""
+    return f"`{text}`" if _PATH.fullmatch(text) else _plain(text)

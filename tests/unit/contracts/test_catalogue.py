@@ -10,6 +10,7 @@ import pytest
 
 from bus.contracts import catalogue as module
 from bus.contracts.catalogue import Catalogue, CatalogueError, digest
+from bus.contracts.json_text import MAX_FILE_BYTES
 from tests.unit.contracts.conftest import Written, note
 
 
@@ -123,7 +124,7 @@ def test_a_folder_that_is_too_large_to_be_a_catalogue(
 
 
 def test_one_file_that_is_too_large(written: Written, folder: Path) -> None:
-    found = written({"note/1.0.json": b" " * (module.MAX_FILE_BYTES + 1)})
+    found = written({"note/1.0.json": b" " * (MAX_FILE_BYTES + 1)})
     assert rules(found) == {"note/1.0.json": "too-large"}
 
 

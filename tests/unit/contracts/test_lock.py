@@ -47,9 +47,9 @@ def test_versions_are_sorted_by_number_and_not_by_text() -> None:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    copy = json.loads(json.dumps(GOOD))
+    copy: dict[str, Any] = json.loads(json.dumps(GOOD))
     *parts, last = path.split("/")
-    node = copy
+    node: Any = copy
     for part in parts:
         node = node[part]
     node[last] = value
