@@ -65,8 +65,8 @@ class Clause:
     __slots__ = (
         "choices", "closing", "conditions", "contains", "dependent", "dependent_schemas", "equals", "excluded",
         "groups", "high", "low", "max_items", "max_length", "max_properties", "min_items", "min_length",
-        "min_properties", "multiple", "names", "opened", "required", "rows", "types", "unique", "values",
-        "vacant", "views", "words",
+        "min_properties", "multiple", "names", "opened", "required", "rows", "sent", "types", "unique", "vacant",
+        "values", "views", "words",
     )  # fmt: skip
 
     def __init__(self, words: Words) -> None:
@@ -88,6 +88,7 @@ class Clause:
         self.contains: list[tuple[View, int, int | None]] = []
         self.names: list[View] = []
         self.required: set[str] = set()
+        self.sent: set[str] = set()  # what the writer itself requires
         self.dependent: dict[str, frozenset[str]] = {}
         self.dependent_schemas: list[tuple[str, View]] = []
         self.excluded: list[View] = []
@@ -152,6 +153,8 @@ class Clause:
                 self.unique = True
             elif word == "required":
                 self.required |= value
+                if mode is Mode.WRITER:
+                    self.sent |= value
             elif word in ("$ref", "not", "allOf", "anyOf", "oneOf", "dependentSchemas", "propertyNames", "contains"):
                 self._take_schemas(word, value, words, mode, stack)
         self._take_families(words, mode)

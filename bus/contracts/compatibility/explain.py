@@ -1,4 +1,4 @@
-"""From reasons and differences to changes that a person understands: what, before and after, who breaks, how to mend."""
+"""From reasons and differences to changes for a person: what, before and after, who breaks, how to mend."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ _MENDS: Final = {
     "cannot_tell": "write it with plain keywords that can be compared, or keep it as it was",
     "suspected_rename": "keep the old name beside the new one, say x-aliases on the new one, or bump the major and "
     "write an upcaster",
-    "required_property_added": "make it optional (readers then need a default), or bump the major and write an upcaster",
+    "required_property_added": "make it optional, with a default in readers, or bump the major and write an upcaster",
     "property_made_required": "leave it optional, or bump the major and write an upcaster that fills it in",
     "property_made_optional": "go on requiring it, or let every reader that requires it be upgraded first",
     "required_property_removed": "keep it and go on sending it until no reader requires it, or bump the major",

@@ -40,7 +40,7 @@ def views_of(run: Run, clause: Clause, name: str) -> tuple[View, ...] | None:
     """What the member `name` satisfies; None when an object never has it. Too wide where a pattern is not known."""
     run.spend()
     found: list[View] = []
-    known = name in clause.required
+    known = name in clause.sent
     for group in clause.groups:
         matched: bool | None = False
         if name in group.properties:

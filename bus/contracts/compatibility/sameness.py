@@ -11,7 +11,7 @@ _ANNOTATIONS: Final = frozenset({"defaults", "aliases"})
 
 
 def same(run: Run, one: Node, other: Node, known: dict[tuple[int, int], bool]) -> bool:
-    """True when every keyword and every schema inside is equal. `known` remembers answers; iterative, so never too deep."""
+    """True when all keywords and inner schemas are equal. Iterative, so never too deep; `known` remembers."""
     start = (one, other)
     pending = [start]
     seen: set[tuple[int, int]] = set()
