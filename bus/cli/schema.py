@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ def check_command(
         now = Catalogue.read(catalogue)
         chosen = _chosen(now, types)
         before = at_revision(catalogue, since) if since is not None else None
-        findings = check(now, types=chosen, since=before, mode=mode, strict=strict)
+        findings = check(now, types=chosen, since=before, mode=mode, strict=strict, workers=os.cpu_count() or 1)
     names = now.contracts if chosen is None else [type for type in now.contracts if type in chosen]
     looked = [type for type in names if before is None or type in changed(before, now)]
     _finish(Report("schema check", tuple(looked), tuple(findings)), format)

@@ -11,7 +11,7 @@ from typing import Final
 from bus.contracts.catalogue import Catalogue, Contract, Version
 from bus.contracts.fields import fields_of
 from bus.contracts.findings import Finding, Severity
-from bus.contracts.judge import judge
+from bus.contracts.judge import judge_all
 from bus.contracts.lock import LOCK_NAME, show_version
 
 
@@ -22,34 +22,38 @@ def check(
     since: Catalogue | None = None,
     mode: str | None = None,
     strict: bool = False,
+    workers: int = 1,
 ) -> list[Finding]:
     """The findings of a whole catalogue, or of some message types, sorted by file.
 
     With `since` (the catalogue as it was) only contracts that changed are looked at, and what was released then must be
-    there unchanged, in the lock file too. `mode` and `strict` stand above what the lock says.
+    there unchanged, in the lock file too. `mode` and `strict` stand above what the lock says. `workers` processes share
+    the comparisons of a large catalogue.
     """
     chosen = set(catalogue.contracts if types is None else types)
     findings = [one for one in catalogue.problems if types is None or _is_of(one, chosen)]
     if since is not None:
         findings += kept(since, catalogue, types=types)
         chosen &= changed(since, catalogue)
-    for type, contract in catalogue.contracts.items():
-        if type in chosen:
-            findings += check_contract(catalogue, contract, mode=mode, strict=strict)
+    contracts = [contract for type, contract in catalogue.contracts.items() if type in chosen]
+    verdicts = judge_all(contracts, mode=mode, strict=strict, workers=workers)
+    for contract, verdict in zip(contracts, verdicts, strict=True):
+        findings += [*_files(catalogue, contract), *verdict]
     return sorted(dict.fromkeys(findings), key=lambda one: one.file)
 
 
-def check_contract(
-    catalogue: Catalogue, contract: Contract, *, mode: str | None = None, strict: bool = False
-) -> list[Finding]:
+def check_contract(catalogue: Catalogue, contract: Contract) -> list[Finding]:
     """The findings of one contract, its files having been read well."""
+    return [*_files(catalogue, contract), *judge_all([contract], mode=None, strict=False)[0]]
+
+
+def _files(catalogue: Catalogue, contract: Contract) -> list[Finding]:
     return [
         *_owned(catalogue, contract),
         *_untouched(contract),
         *_numbers(contract, catalogue.problems),
         *_reserved(contract),
         *_bumped(contract),
-        *judge(contract, mode=mode or contract.entry.mode, strict=strict or contract.entry.strict),
     ]
 
 

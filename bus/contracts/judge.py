@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import multiprocessing
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from bus.contracts.catalogue import Contract, Version
@@ -14,6 +19,7 @@ from bus.contracts.findings import Finding, Severity
 from bus.contracts.lock import show_version
 
 MAX_VALUE_CHARS: Final = 80
+WORTH_SHARING: Final = 2000
 BREAKS: Final = "breaks-"
 _TRANSITIVE: Final = "_transitive"
 _WHO: Final = {
@@ -37,6 +43,27 @@ def judge(contract: Contract, *, mode: str, strict: bool) -> list[Finding]:
             older = versions[:position] if mode.endswith(_TRANSITIVE) else versions[max(position - 1, 0) : position]
             found += _judge_version(version, older, mode=mode.removesuffix(_TRANSITIVE), strict=strict)
     return found
+
+
+def judge_all(
+    contracts: Sequence[Contract], *, mode: str | None, strict: bool, workers: int = 1
+) -> list[list[Finding]]:
+    """`judge` for many contracts by what the lock file says of each; `mode` and `strict` stand above it.
+
+    With several `workers` the work is shared by as many processes when there is enough of it: comparing is all CPU.
+    """
+    judged = partial(_judge_one, mode=mode, strict=strict)
+    if workers < 2 or sum(len(one.versions) ** 2 for one in contracts) < WORTH_SHARING:
+        return [judged(one) for one in contracts]
+    # A fork is there at once; it is safe as long as no other thread may hold a lock.
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    context = multiprocessing.get_context("fork" if can_fork else "spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return list(pool.map(judged, contracts, chunksize=max(1, len(contracts) // (workers * 8))))
+
+
+def _judge_one(contract: Contract, *, mode: str | None, strict: bool) -> list[Finding]:
+    return judge(contract, mode=mode or contract.entry.mode, strict=strict or contract.entry.strict)
 
 
 def finding_of(change: Change, file: str) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -37,7 +38,7 @@ def main() -> None:
         started = time.perf_counter()
         catalogue = Catalogue.read(folder)
         read = time.perf_counter()
-        findings = check(catalogue)
+        findings = check(catalogue, workers=os.cpu_count() or 1)
         checked = time.perf_counter()
         for contract in catalogue.contracts.values():
             lint(contract)

@@ -107,6 +107,17 @@ def test_only_the_types_that_are_asked_for(written: Written) -> None:
     assert [one.file.rpartition("schemas/")[2] for one in check(catalogue, types=["note"])] == ["note/1.0.json"]
 
 
+def test_several_processes_find_what_one_finds(written: Written) -> None:
+    files: dict[str, Any] = {}
+    for number in range(90):
+        for minor in range(5):
+            files[f"note_{number}/1.{minor}.json"] = note() | ({"required": ["text", "more"]} if minor == 4 else {})
+    catalogue = written(files)
+    alone = check(catalogue)
+    assert check(catalogue, workers=2) == alone
+    assert sum(one.rule == "breaks-new-readers" for one in alone) == 90
+
+
 class TestSince:
     """The change since a revision: promises that stood there must stand here."""
 
