@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any, Final
 
 from bus.contracts.catalogue import Contract, Version
-from bus.contracts.compare import compare
+from bus.contracts.compare import Schema, compare, prepare
 from bus.contracts.compatibility.explain import Change
+from bus.contracts.compatibility.values import CannotTell
 from bus.contracts.findings import Finding, Severity
 from bus.contracts.lock import show_version
 
@@ -38,7 +39,7 @@ def judge(contract: Contract, *, mode: str, strict: bool) -> list[Finding]:
     """
     found: list[Finding] = []
     for major in contract.majors:
-        versions = contract.of_major(major)
+        versions = [(version, _prepared(version.schema)) for version in contract.of_major(major)]
         for position, version in enumerate(versions):
             older = versions[:position] if mode.endswith(_TRANSITIVE) else versions[max(position - 1, 0) : position]
             found += _judge_version(version, older, mode=mode.removesuffix(_TRANSITIVE), strict=strict)
@@ -74,12 +75,23 @@ def finding_of(change: Change, file: str) -> Finding:
     return Finding(rule, _SEVERITIES[change.severity], file, message, change.mend, _path(change.path))
 
 
-def _judge_version(version: Version, older: tuple[Version, ...], *, mode: str, strict: bool) -> Iterator[Finding]:
+def _prepared(schema: Schema) -> Schema:
+    """Read once for all its comparisons; what cannot be read is left to the comparison, which says why."""
+    try:
+        return prepare(schema)
+    except CannotTell:
+        return schema
+
+
+def _judge_version(
+    judged: tuple[Version, Schema], older: Sequence[tuple[Version, Schema]], *, mode: str, strict: bool
+) -> Iterator[Finding]:
+    version, after = judged
     told: dict[Finding, list[str]] = {}
-    for before in older:
-        for change in compare(before.schema, version.schema, mode=mode, strict=strict).changes:
+    for one, before in older:
+        for change in compare(before, after, mode=mode, strict=strict).changes:
             if change.severity != "info":
-                told.setdefault(finding_of(change, version.file), []).append(show_version(before.number))
+                told.setdefault(finding_of(change, version.file), []).append(show_version(one.number))
     accepted = version.release.accepted if version.release else ""
     for finding, numbers in told.items():
         named = replace(finding, message=f"{finding.message} [against {', '.join(numbers)}]")
