@@ -43,7 +43,7 @@ class Verdict:
     file: str = ""
 
     def named(self, subject: str, *, file: str = "") -> Verdict:
-        """The same verdict for a report: what was compared (`draft_request 2.0 -> 2.1`), and in which file it stands."""
+        """The same verdict for a report: what was compared (`draft_request 2.0 -> 2.1`), and its file."""
         return replace(self, subject=subject, file=file)
 
     def to_json(self) -> dict[str, Any]:
@@ -116,9 +116,11 @@ def compare_models(
     """Compare two pydantic models: what one serialises (defaults always written) with what the other validates."""
     _check_mode(mode)
     try:
-        sides = _Sides(
-            *(read(schema(model)) for model in (old, new) for schema in (writer_schema, reader_schema))  # type: ignore[arg-type]
+        before, after = (
+            (read(writer_schema(old)), read(reader_schema(old))),
+            (read(writer_schema(new)), read(reader_schema(new))),
         )
+        sides = _Sides(*before, *after)
     except CannotTell as refused:
         return Verdict(False, (gave_up(refused),), mode)
     return _judge(sides, mode=mode, strict=False, renamed=renamed or {})

@@ -20,7 +20,7 @@ def check_items(prover: Prover, clause: Clause, reader: View, word: str, asked: 
 
     Called for either word; with both it answers once, for `prefixItems`.
     """
-    node, mode = reader
+    mode = reader[1]
     words = prover.run.words(reader)
     if "array" not in clause.types or (word == "items" and "prefixItems" in words):
         return []
@@ -51,7 +51,7 @@ def check_contains(prover: Prover, clause: Clause, reader: View, word: str, aske
     """`contains` with its counts."""
     if "array" not in clause.types:
         return []
-    node, mode = reader
+    mode = reader[1]
     words = prover.run.words(reader)
     low, high = words.get("minContains", 1), words.get("maxContains")
     target: View = (asked, mode)
@@ -64,7 +64,8 @@ def check_contains(prover: Prover, clause: Clause, reader: View, word: str, aske
     most = clause.most_items()
     few = high is None or (most is not None and most <= high)
     few = few or any(
-        top is not None and top <= high and not prover.includes((target,), view) for view, _, top in clause.contains
+        high is not None and top is not None and top <= high and not prover.includes((target,), view)
+        for view, _, top in clause.contains
     )
     return _unless(enough and few, clause, reader, word)
 

@@ -19,7 +19,7 @@ class Mode(IntEnum):
     """How a schema is looked at.
 
     WRITER: what our writers send: closed unless extras are allowed, defaults written. RAW: as written. READER: what a
-    reader takes: an open enum takes any value (and in the strict mode, what Confluent's checker leaves out is left out).
+    reader takes: an open enum takes any value; in the strict mode, what Confluent's checker leaves out is left out.
     """
 
     WRITER = 0

@@ -200,7 +200,7 @@ def _by_name(
                 pending.append((ours[name], theirs[name], step))
             else:
                 raws = [side[name].raw if name in side else None for side in (ours, theirs)]
-                yield Difference(step, word, *raws)
+                yield Difference(step, word, raws[0], raws[1])
 
 
 def _tuples(
@@ -213,7 +213,7 @@ def _tuples(
             pending.append((ours[index], theirs[index], step))
         else:
             raws = [side[index].raw if index < len(side) else None for side in (ours, theirs)]
-            yield Difference(step, "item", *raws)
+            yield Difference(step, "item", raws[0], raws[1])
 
 
 def _branches(

@@ -127,7 +127,7 @@ def _object(run: Run, value: dict[str, Any], view: View, words: dict[str, Any], 
     if word in COUNTS:
         return _counted(len(value), word, asked) if word.endswith("Properties") else True
     if word == "required":
-        return asked <= value.keys()
+        return bool(asked <= value.keys())
     if word == "properties":
         return _all(evaluate(run, value[name], (node, mode)) for name, node in asked.items() if name in value)
     if word in ("patternProperties", "additionalProperties"):

@@ -16,7 +16,9 @@ S: dict[str, Any] = {"type": "string"}
 I: dict[str, Any] = {"type": "integer"}  # noqa: E741
 N: dict[str, Any] = {"type": "number"}
 NULL: dict[str, Any] = {"type": "null"}
+OBJECT: dict[str, Any] = {"type": "object"}
 A: dict[str, Any] = {"type": "object", "properties": {"a": S}}
+WHEN: dict[str, Any] = {"if": S, "then": {"minLength": 1}}
 SHUT: dict[str, Any] = {"additionalProperties": False}
 ARRAY: dict[str, Any] = {"type": "array"}
 
@@ -117,21 +119,21 @@ ROWS: list[Row] = [
     ("32 tuple item added, open", ARRAY | {"prefixItems": [S]}, ARRAY | {"prefixItems": [S, I]}, "ny", "ny"),
     ("32 tuple item added, closed", ARRAY | {"prefixItems": [S], "items": False},
      ARRAY | {"prefixItems": [S, I], "items": False}, "yn", "yn"),
-    ("33 dependentRequired added", {"type": "object"}, {"type": "object", "dependentRequired": {"a": ["b"]}}, "ny", "ny"),
-    ("33 dependentRequired removed", {"type": "object", "dependentRequired": {"a": ["b"]}}, {"type": "object"}, "yn", "yn"),
-    ("33 dependentSchemas added", {"type": "object"},
-     {"type": "object", "dependentSchemas": {"a": obj("b", b=S)}}, "ny", "ny"),
+    ("33 dependentRequired added", OBJECT, OBJECT | {"dependentRequired": {"a": ["b"]}}, "ny", "ny"),
+    ("33 dependentRequired removed", OBJECT | {"dependentRequired": {"a": ["b"]}}, OBJECT, "yn", "yn"),
+    ("33 dependentSchemas added", OBJECT,
+     OBJECT | {"dependentSchemas": {"a": obj("b", b=S)}}, "ny", "ny"),
     ("34 not widened", {"not": {"type": ["integer", "string"]}}, {"not": S}, "yn", "yn"),
     ("34 not narrowed", {"not": S}, {"not": {"type": ["integer", "string"]}}, "ny", "ny"),
     ("34 not added", {}, {"not": S}, "ny", "ny"),
-    ("35 if/then/else changed", {"if": S, "then": {"minLength": 1}}, {"if": S, "then": {"minLength": 2}}, "yy", "nn"),
-    ("35 if/then/else added", {}, {"if": S, "then": {"minLength": 1}}, "yy", "nn"),
-    ("35 if/then/else unchanged", {"if": S, "then": {"minLength": 1}}, {"title": "t", "if": S, "then": {"minLength": 1}},
+    ("35 if/then/else changed", WHEN, WHEN | {"then": {"minLength": 2}}, "yy", "nn"),
+    ("35 if/then/else added", {}, WHEN, "yy", "nn"),
+    ("35 if/then/else unchanged", WHEN, WHEN | {"title": "t"},
      "yy", "yy"),
-    ("36 patternProperties added", {"type": "object"}, {"type": "object", "patternProperties": {"^x": S}}, "yy", "ny"),
-    ("36 patternProperties removed", {"type": "object", "patternProperties": {"^x": S}}, {"type": "object"}, "yy", "yn"),
-    ("36 propertyNames added", {"type": "object"}, {"type": "object", "propertyNames": {"pattern": "^x"}}, "yy", "ny"),
-    ("36 propertyNames removed", {"type": "object", "propertyNames": {"pattern": "^x"}}, {"type": "object"}, "yy", "yn"),
+    ("36 patternProperties added", OBJECT, OBJECT | {"patternProperties": {"^x": S}}, "yy", "ny"),
+    ("36 patternProperties removed", OBJECT | {"patternProperties": {"^x": S}}, OBJECT, "yy", "yn"),
+    ("36 propertyNames added", OBJECT, OBJECT | {"propertyNames": {"pattern": "^x"}}, "yy", "ny"),
+    ("36 propertyNames removed", OBJECT | {"propertyNames": {"pattern": "^x"}}, OBJECT, "yy", "yn"),
     ("37 default changed", obj(a=string(default="x")), obj(a=string(default="y")), "yy", "yy"),
     ("38 words for people", string(title="a", description="b", examples=["c"], **{"$id": "urn:a"}),
      string(title="d", description="e", examples=["f"], **{"$id": "urn:b"}), "yy", "yy"),
@@ -185,7 +187,7 @@ def old_words(schema: Any) -> Any:
         return [old_words(item) for item in schema]
     if not isinstance(schema, dict):
         return schema.replace("#/$defs/", "#/definitions/") if isinstance(schema, str) else schema
-    found = {OLD_WORDS.get(word, word): old_words(value) for word, value in schema.items()}
+    found: dict[str, Any] = {OLD_WORDS.get(str(word), str(word)): old_words(value) for word, value in schema.items()}
     if "prefixItems" in schema:
         found |= {"items": found["prefixItems"]} | ({"additionalItems": found["items"]} if "items" in schema else {})
         del found["prefixItems"]
