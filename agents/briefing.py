@@ -16,7 +16,7 @@ from agents.planner import planner
 from agents.reviewer import reviewer
 from agents.sources import Source
 from agents.writer import writer
-from bus import BrokerError, Bus, BusError, Envelope, Settings, Sighting, Tree, Workflow
+from bus import BrokerError, Bus, BusError, Envelope, Settings, Sighting, Story, Workflow
 from bus.workflow.state import WorkflowState
 from schemas.brief import BriefFailed, BriefReady, PlanRequest, SourceRef
 
@@ -27,8 +27,8 @@ BROKER_AWAY_S = 30.0
 PAUSE_S = 0.5
 PROBE_S = 5.0
 ABANDON_S = 2.0
-TREE_WAIT_S = 3.0
-TREE_POLL_S = 0.2
+STORY_WAIT_S = 3.0
+STORY_POLL_S = 0.2
 
 Result = TypeVar("Result")
 
@@ -52,7 +52,7 @@ class Brief:
     workflow_id: str
     content: bytes
     ready: BriefReady
-    tree: Tree
+    story: Story
 
 
 class BriefError(Exception):
@@ -82,11 +82,22 @@ async def make_brief(order: Order, settings: Settings, see: Callable[[Envelope],
                 await workflow.send("planner", "plan_request", request, phase="plan")
                 ready = await _patiently(partial(_follow, bus, workflow, order, see))
                 content = await _patiently(partial(bus.artifacts.get, ready.artifact.sha256))
-            except BaseException:
+                workflow.finish()
+            except BaseException as problem:
+                _finish_without_brief(workflow, problem)
                 await _abandon(bus, workflow.id)
                 raise
-        tree = await _patiently(partial(_settled_tree, bus, workflow.id))
-        return Brief(workflow.id, content, ready, tree)
+        story = await _patiently(partial(_settled_story, bus, workflow.id))
+        return Brief(workflow.id, content, ready, story)
+
+
+def _finish_without_brief(workflow: Workflow, problem: BaseException) -> None:
+    if isinstance(problem, BriefError):
+        workflow.finish("error", error=problem.code)
+    elif isinstance(problem, BusError):
+        workflow.finish("error", error=problem.info.code)
+    else:
+        workflow.finish("cancelled" if isinstance(problem, asyncio.CancelledError) else "error")
 
 
 async def _abandon(bus: Bus, workflow_id: str) -> None:
@@ -179,15 +190,15 @@ def _refused(envelope: Envelope) -> tuple[str, str]:
     return code, f"{envelope.sender} refused it: {code}: {error.get('message', 'no reason given')}; see: bus dead ls"
 
 
-async def _settled_tree(bus: Bus, workflow_id: str) -> Tree:
-    """The tree once every message's completion is known; agents report those shortly after the result."""
-    tree = await bus.tree(workflow_id)
+async def _settled_story(bus: Bus, workflow_id: str) -> Story:
+    """The story once nothing is open; agents report what they completed shortly after the result."""
+    story = await bus.trace(workflow_id)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(TREE_WAIT_S):
-            while any(node.kind == "work" and node.work is None for node in tree.nodes()):
-                await asyncio.sleep(TREE_POLL_S)
-                tree = await bus.tree(workflow_id)
-    return tree
+        async with asyncio.timeout(STORY_WAIT_S):
+            while story.waits:
+                await asyncio.sleep(STORY_POLL_S)
+                story = await bus.trace(workflow_id)
+    return story
 
 
 def exit_code(problem: BriefError | BusError) -> int:

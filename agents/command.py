@@ -22,6 +22,7 @@ from agents.sources import Problem, Reading, Source, read
 from agents.view import View, print_plain
 from agents.words import tokens
 from bus import BusError, Settings
+from bus.cli.story import print_story, story_json
 from schemas.brief import MAX_ROUNDS, MAX_SECTIONS
 
 MAX_GOAL_CHARS = 1000
@@ -106,13 +107,12 @@ class _Report:
         raise typer.Exit(status)
 
     def finish(self, made: Brief, out: str, reading: Reading, elapsed_ms: float) -> None:
-        """The tree of the workflow's messages, then where the brief is."""
+        """The story of the workflow's messages, then where the brief is."""
         if self._as_json:
             self._print_json(_summary(made, out, reading, elapsed_ms))
             return
         print_plain(self.console, "")
-        for line in made.tree.lines():
-            print_plain(self.console, line)
+        print_story(made.story, self.console)
         print_plain(self.console, "")
         sentences = sum(section.sentences for section in made.ready.sections)
         counts = ((len(made.ready.sections), "section"), (sentences, "sentence"), (len(reading.sources), "source"))
@@ -185,7 +185,7 @@ def _summary(made: Brief, out: str, reading: Reading, elapsed_ms: float) -> dict
         "sources": [source.name for source in reading.sources],
         "skipped": _skipped(reading.problems),
         "elapsed_ms": round(elapsed_ms, 1),
-        "tree": made.tree.lines(),
+        "story": story_json(made.story),
     }
 
 

@@ -40,9 +40,11 @@ async def review(request: ReviewRequest, message: Message) -> None:
     if document is None:
         raise PermanentFailure("this workflow has no plan; a brief begins with a plan_request to the planner")
     plan = Plan.model_validate(document)
-    drafts = await _keep(message, request)
+    drafts, traceparents = await _keep(message, request)
     if any((0, theme.index) not in drafts for theme in plan.themes):
         return
+    # Whoever finds the round complete reviews what others have brought.
+    message.link(traceparents)
     cited = {quote.file for draft in drafts.values() for quote in draft.sentences}
     texts = await fetch(message.artifacts, [source for source in plan.sources if source.file in cited])
     reached = await asyncio.to_thread(_judge, plan, drafts, texts)
@@ -52,10 +54,14 @@ async def review(request: ReviewRequest, message: Message) -> None:
         await _send_back(message, plan, revision)
 
 
-async def _keep(message: Message, request: ReviewRequest) -> Drafts:
-    """Adds a draft to the workflow's drafts and returns all of them; the first for a round and section stays."""
+async def _keep(message: Message, request: ReviewRequest) -> tuple[Drafts, list[str | None]]:
+    """Adds a draft to the workflow's drafts and returns all of them; the first for a round and section stays.
+
+    Beside them the spans in which they were brought, for those of this round.
+    """
     # The document keeps its own names: replicas of an older build read and write it too.
     fresh = {**request.model_dump(mode="json", include={"sentences"}), "exhausted": request.is_exhausted}
+    fresh["traceparent"] = message.traceparent
 
     def add(document: dict[str, Any] | None) -> dict[str, Any]:
         rounds = dict((document or {}).get("drafts", {}))
@@ -64,13 +70,15 @@ async def _keep(message: Message, request: ReviewRequest) -> Drafts:
         return {"drafts": rounds}
 
     document = await message.state.update("review", add)
-    return {
+    drafts = {
         (int(number), int(index)): Draft(
             tuple(Quote.model_validate(quote) for quote in kept["sentences"]), kept["exhausted"]
         )
         for number, by_index in document["drafts"].items()
         for index, kept in by_index.items()
     }
+    round_of_this = document["drafts"][str(request.round)].values()
+    return drafts, [kept.get("traceparent") for kept in round_of_this]
 
 
 def _judge(plan: Plan, drafts: Drafts, texts: dict[str, str]) -> Standing:

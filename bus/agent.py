@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
+from bus.calls.capability import Capability
+from bus.calls.line import Check
+from bus.calls.service import Service
 from bus.config import Settings
 from bus.delivery.commits import Commits
 from bus.delivery.consumer import Consumer
@@ -20,6 +24,8 @@ from bus.delivery.pipeline import Pipeline
 from bus.delivery.publisher import Publisher
 from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
+from bus.delivery.span_status import span_status_told
+from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.telemetry.spans import Telemetry
 
@@ -31,15 +37,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Replica:
     """One running replica of an agent, as `Agent.running` yields it."""
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "_service")
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, service: Service) -> None:
         self._consumer = consumer
+        self._service = service
 
     @property
     def in_flight(self) -> int:
-        """How many messages it is handling now."""
-        return self._consumer.in_flight
+        """How many messages and calls it has in hand now."""
+        return self._consumer.in_flight + self._service.in_flight
 
     def hurry(self) -> None:
         """Ends the grace of its drain, now or when the drain begins: what still runs is handed back at once.
@@ -47,6 +54,7 @@ class Replica:
         A plain `def` handler cannot be interrupted; its message is handed back while its thread goes on.
         """
         self._consumer.hurry()
+        self._service.hurry()
 
 
 class Agent:
@@ -54,7 +62,8 @@ class Agent:
 
     `concurrency` is how many messages one replica handles at once, `retry` the policy for failing ones (default: 5
     attempts, or the setting `max_attempts`). `middleware` wraps every handler, `publish_middleware` every send;
-    `bus/delivery/middleware.py` shows how.
+    `bus/delivery/middleware.py` shows how. `call_concurrency` is how many calls one replica runs at once beside them;
+    `call_checks` are awaited before the arguments of a call are looked at, and raise the BusError that refuses it.
     """
 
     def __init__(
@@ -65,11 +74,14 @@ class Agent:
         retry: RetryPolicy | None = None,
         middleware: Sequence[HandlerMiddleware] = (),
         publish_middleware: Sequence[PublishMiddleware] = (),
+        call_concurrency: int = 64,
+        call_checks: Sequence[Check] = (),
     ) -> None:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}, it must be at least 1")
+        for option, value in (("concurrency", concurrency), ("call_concurrency", call_concurrency)):
+            if value < 1:
+                raise ValueError(f"{option} is {value}, it must be at least 1")
         self.name = name
         self.concurrency = concurrency
         self.retry = retry
@@ -77,6 +89,9 @@ class Agent:
         self.publish_middleware = tuple(publish_middleware)
         self._handlers: dict[str, Handler] = {}
         self._broadcasts: set[str] = set()
+        self.call_concurrency = call_concurrency
+        self.call_checks = tuple(call_checks)
+        self._capabilities: dict[str, Capability] = {}
 
     @property
     def handles(self) -> list[str]:
@@ -118,12 +133,63 @@ class Agent:
 
         return register
 
+    @property
+    def capabilities(self) -> list[str]:
+        """The names of its capabilities, sorted."""
+        return sorted(self._capabilities)
+
+    def capability(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        example: Any = None,
+        timeout_s: float = 10.0,
+        idempotent: bool = False,
+        sensitive: bool = False,
+        version: str = "1.0.0",
+        accepts: Sequence[str] = (),
+        lenient: bool = False,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+    ) -> Callable[[Function], Function]:
+        """Registers the decorated function as a capability that others may call (REG-1).
+
+        It takes one model (pydantic, dataclass, TypedDict) or plain named parameters, and a parameter annotated
+        `Call` if it wants; a plain `def` runs in a worker thread. The annotations give the schemas, unless they are
+        given; the docstring gives the description. `example` are arguments for a test call. `idempotent`: running it
+        twice does no harm, so callers may try again. `sensitive` is for the rules. `accepts` are older versions whose
+        calls it still takes. `lenient`: text that is unmistakably a number, a boolean or JSON is read as it where the
+        schema asks for one. Raises RegistryError `registry.invalid_card` with every reason at once, ValueError for a
+        second one of the same name, TypeError for a signature that does not fit.
+        """
+
+        def register(function: Function) -> Function:
+            if name in self._capabilities:
+                raise ValueError(f"{self.name} already has a capability {name!r}")
+            fields = {
+                "description": description,
+                "example": example,
+                "timeout_s": timeout_s,
+                "idempotent": idempotent,
+                "sensitive": sensitive,
+                "version": version,
+                "accepts": tuple(accepts),
+                "input_schema": input_schema,
+                "output_schema": output_schema,
+            }
+            self._capabilities[name] = Capability(name, function, lenient=lenient, fields=fields)
+            return function
+
+        return register
+
     @contextlib.asynccontextmanager
     async def running(self, settings: Settings | None = None, **overrides: Any) -> AsyncIterator[Replica]:
         """Runs one replica for as long as the body runs, then drains it.
 
-        Settings come from the environment and `overrides`. On exit it stops pulling, finishes what is in hand within
-        `grace_s`, hands the rest back, and closes the connection; the replica that it yields can hurry that.
+        Settings come from the environment and `overrides`. On exit it deregisters and stops pulling, finishes what is
+        in hand within `grace_s`, hands the rest back, and closes the connection; the replica that it yields can
+        hurry that.
         Raises BrokerError when it cannot start.
         """
         settings = Settings.chosen(settings, overrides)
@@ -133,20 +199,35 @@ class Agent:
         except BaseException:
             await telemetry.close()
             raise
-        dedupe = Dedupe(connection, self.name)
-        commits = Commits(connection, self.name, on_stored=dedupe.stored)
-        pipeline = Pipeline(
+        publisher = Publisher(connection, telemetry, middleware=self.publish_middleware)
+        service = Service(
             connection,
             telemetry,
+            agent=self.name,
+            capabilities=self._capabilities,
+            checks=self.call_checks,
+            concurrency=self.call_concurrency,
+            publish=publisher.publish,
+        )
+        dedupe = Dedupe(connection, self.name)
+        commits = Commits(connection, self.name, on_stored=dedupe.stored)
+        phases = {type: handler.phase for type, handler in self._handlers.items()}
+        tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
+        pipeline = Pipeline(
+            connection,
+            tracing,
             agent=self.name,
             handlers=self._handlers,
             retry=self.retry,
             middleware=self.middleware,
-            publisher=Publisher(connection, telemetry, middleware=self.publish_middleware),
+            publisher=publisher,
             dedupe=dedupe,
             commits=commits,
+            calls=service.caller,
         )
-        repair = Repair(connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry))
+        repair = Repair(
+            connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry), tracing=tracing
+        )
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
         )
@@ -156,14 +237,19 @@ class Agent:
             await dedupe.start()
             await repair.start()
             await consumer.start()
-            log.info("%s runs on %s and handles %s", self.name, connection.url, ", ".join(self.handles))
+            await service.start()
+            does = ", ".join([*self.handles, *self.capabilities])
+            log.info("%s runs on %s and handles %s", self.name, connection.url, does or "nothing")
             try:
-                yield Replica(consumer)
+                async with span_status_told(connection, telemetry):
+                    yield Replica(consumer, service)
             finally:
-                handed_back = await consumer.drain(settings.grace_s)
+                # Both share one grace.
+                handed_back, _ = await asyncio.gather(consumer.drain(settings.grace_s), service.drain(settings.grace_s))
                 if handed_back:
                     log.warning("%s handed back %d messages that were still running", self.name, handed_back)
         finally:
+            await service.close()
             await repair.stop()
             await commits.stop()
             await dedupe.stop()

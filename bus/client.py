@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -12,21 +13,30 @@ from pydantic import BaseModel
 
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
+from bus.calls.asked import MAX_REPAIRS
+from bus.calls.caller import Caller
+from bus.calls.directory import Capabilities
+from bus.calls.draft import CallDraft
 from bus.config import Settings
+from bus.contracts.result import Result
 from bus.delivery.drafts import Draft, written
 from bus.delivery.mending import Mending
 from bus.delivery.message import as_json
 from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.outcome import Outcome, outcome_of
 from bus.delivery.publisher import Publisher
+from bus.delivery.span_status import span_status_told
+from bus.delivery.workflow_trace import WorkflowTrace
 from bus.envelope import Envelope, new_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
+from bus.errors import BusError
 from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import SpanKind, Telemetry
+from bus.telemetry.spans import Telemetry
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.recorded import find_workflows, read_records
 from bus.workflow.sightings import Sighting, sightings
 from bus.workflow.state import WorkflowState
-from bus.workflow.tree import Tree, read_tree
+from bus.workflow.story import Story, tell
 
 log = logging.getLogger("bus.client")
 
@@ -46,6 +56,8 @@ class Bus:
         self.dead_letters = Mending(connection)
         self._telemetry = telemetry
         self._publisher = Publisher(connection, telemetry, middleware=middleware)
+        self._caller = Caller(connection, telemetry, name)
+        self.capabilities = Capabilities(self._caller.directory)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -73,7 +85,10 @@ class Bus:
             stack.push_async_callback(connection.close)
             for difference in await provision(connection):
                 log.warning("%s", difference)
-            yield cls(connection, telemetry, name, middleware)
+            await stack.enter_async_context(span_status_told(connection, telemetry))
+            bus = cls(connection, telemetry, name, middleware)
+            stack.push_async_callback(bus._caller.close)
+            yield bus
 
     async def send(
         self,
@@ -141,9 +156,81 @@ class Bus:
         await self._publisher.publish_many(envelopes)
         return envelopes
 
-    def workflow(self, name: str, *, session_id: str | None = None) -> Workflow:
-        """Begins a workflow: everything sent through it and caused by that shares its id and trace."""
-        return Workflow(self, name, session_id=session_id)
+    async def call(
+        self,
+        capability: str,
+        arguments: BaseModel | dict[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        agent: str | None = None,
+        version: str | None = None,
+        idempotency_key: str | None = None,
+        retries: int = 2,
+        repairs_left: int = MAX_REPAIRS,
+        max_result_bytes: int | None = None,
+        validate: bool = False,
+        workflow_id: str | None = None,
+        session_id: str | None = None,
+    ) -> Result:
+        """Calls a capability and returns its result, whose `data` is what it came to.
+
+        It ends within `timeout_s`, by default the card's, or `call_timeout_s` where that is longer. `agent` names who
+        shall answer, `version` (`1`, `1.2`, `1.2.3`) what it must be compatible with. Calls that nobody began go to
+        another agent; what may have run is tried again, up to `retries` times, only where the capability is idempotent
+        or the call has an `idempotency_key`, under which the result is stored and given again. `validate` checks the
+        arguments before they are sent; the callee does in any case. A result of more than `max_result_bytes` is cut,
+        `result.meta["whole"]` says where all of it is. After a `tool.validation_failed` pass on its
+        `details["repairs_left"]` with the mended arguments.
+
+        Raises RegistryError (nobody offers it, no common version), ToolError (busy, unavailable, timeout, failed),
+        Rejected (`tool.validation_failed` with every path, the schema, and an instruction for a model) and BrokerError.
+        """
+        return await self._caller.call(
+            capability,
+            arguments,
+            timeout_s=timeout_s,
+            agent=agent,
+            version=version,
+            idempotency_key=idempotency_key,
+            retries=retries,
+            repairs_left=repairs_left,
+            max_result_bytes=max_result_bytes,
+            validate=validate,
+            workflow_id=workflow_id,
+            session_id=session_id,
+        )
+
+    async def call_many(self, drafts: Sequence[CallDraft], *, in_flight: int = 64) -> dict[str, Result]:
+        """Makes several calls at once, `in_flight` at a time; every one has a result, also when it failed.
+
+        The results are in the order of the drafts, by the draft's `id`, or its index as text. Raises ValueError for two
+        drafts with one id; never a failure of a call.
+        """
+        return await self._caller.ask_many(drafts, in_flight=in_flight)
+
+    async def notify(
+        self, capability: str, arguments: BaseModel | dict[str, Any] | None = None, *, agent: str | None = None
+    ) -> str:
+        """Calls without waiting for a result, and nobody tells whether it arrived; returns the id of the call.
+
+        Raises RegistryError when nobody offers the capability. For work that must not be lost, use `send`.
+        """
+        return await self._caller.notify(CallDraft(capability, arguments, agent=agent))
+
+    def workflow(
+        self,
+        name: str,
+        *,
+        session_id: str | None = None,
+        workflow_id: str | None = None,
+        after: str | None = None,
+    ) -> Workflow:
+        """Begins a workflow: everything sent through it and caused by that shares its id and trace.
+
+        With a `workflow_id` it goes on with that one in a new trace, for example when a person has answered after
+        hours; `after` is the `Message.traceparent` of what asked, and links the two traces to each other.
+        """
+        return Workflow(self, name, session_id=session_id, workflow_id=workflow_id, after=after)
 
     def watch(
         self,
@@ -168,26 +255,61 @@ class Bus:
         """
         return await outcome_of(self.connection, sent, timeout_s=timeout_s)
 
-    async def tree(self, workflow_id: str) -> Tree:
-        """The messages of a workflow by causation, with their times. Raises BrokerError."""
-        return await read_tree(self.connection, workflow_id)
+    async def trace(self, workflow_id: str, *, since: datetime | None = None) -> Story:
+        """The story of a workflow: its messages by causation, their times, and what it waits for now.
+
+        Works while it runs and after, as long as the history is kept. It is read from `since` on, else from the time
+        in the id (a UUIDv7), else from the beginning. `steps` is empty when nothing is known. Raises BrokerError.
+        """
+        return tell(await read_records(self.connection, workflow_id, since=since))
+
+    async def workflows(self, *, since: datetime | None = None) -> list[str]:
+        """The ids of the workflows that the history knows of, at most 50,000, the newest last. Raises BrokerError."""
+        return await find_workflows(self.connection, since=since)
 
     async def _send(self, envelope: Envelope, parent: TraceContext | None) -> Envelope:
         return await self._publisher.publish(envelope, parent=parent)
 
 
 class Workflow:
-    """One workflow, begun by `Bus.workflow`. Its root span is `invoke_workflow NAME`, ended at the first send."""
+    """One workflow, begun by `Bus.workflow`. Its root span is `invoke_workflow NAME`, ended at the first send.
 
-    def __init__(self, bus: Bus, name: str, *, session_id: str | None) -> None:
-        self.id = new_message_id()
+    `async with bus.workflow("brief") as workflow:` also closes it with a summary span; see `finish`.
+    """
+
+    def __init__(
+        self, bus: Bus, name: str, *, session_id: str | None, workflow_id: str | None = None, after: str | None = None
+    ) -> None:
+        self.id = new_message_id() if workflow_id is None else workflow_id
         self.trace_id = new_trace_id()
         self.name = name
         self.session_id = session_id
         self.started_at = datetime.now(UTC)
         self._bus = bus
-        self._root: TraceContext | None = None
-        self._has_root = False
+        self._trace = WorkflowTrace(
+            bus._telemetry, name, workflow_id=self.id, trace_id=self.trace_id, session_id=session_id, after=after
+        )
+
+    async def __aenter__(self) -> Workflow:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> None:
+        if problem is None:
+            self.finish()
+        elif isinstance(problem, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+            self.finish("cancelled")
+        else:
+            code = problem.info.code if isinstance(problem, BusError) else type(problem).__qualname__
+            self.finish("error", error=code)
+
+    def finish(self, status: str = "success", *, error: str | None = None) -> None:
+        """Closes the workflow's story: a summary span `workflow NAME` from its beginning to now, with the status.
+
+        For the one who knows the end: success, error (with its code) or cancelled. Leaving `async with workflow` does
+        it too. It stops nothing; a second call, and a call before anything was sent, do nothing. Raises ValueError
+        for another status.
+        """
+        self._trace.finish(status, error=error)
 
     async def send(
         self,
@@ -203,12 +325,12 @@ class Workflow:
     ) -> Envelope:
         """Sends a message of this workflow; errors as `Bus.send`."""
         draft = Draft(to, type, payload, phase, role, None, None, message_id, extensions, delay_s)
-        return await self._bus._send(self._compose(draft), self._begun())
+        return await self._bus._send(self._compose(draft), self._trace.begun())
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages of this workflow at once; errors as `Bus.send_many`."""
         envelopes = [self._compose(draft) for draft in drafts]
-        await self._bus._publisher.publish_many(envelopes, parent=self._begun())
+        await self._bus._publisher.publish_many(envelopes, parent=self._trace.begun())
         return envelopes
 
     def _compose(self, draft: Draft) -> Envelope:
@@ -227,11 +349,6 @@ class Workflow:
             payload=as_json(draft.payload),
         )
 
-    def _begun(self) -> TraceContext | None:
-        if not self._has_root:
-            self._root, self._has_root = self._open_root(), True
-        return self._root
-
     def watch(self) -> AsyncIterator[Sighting]:
         """Everything that passes in this workflow, from its beginning, without end."""
         return self._bus.watch(workflow_id=self.id, since=self.started_at - CLOCK_MARGIN)
@@ -240,15 +357,3 @@ class Workflow:
     def state(self) -> WorkflowState:
         """The documents that all agents of this workflow share."""
         return WorkflowState(self._bus.connection, self.id)
-
-    def _open_root(self) -> TraceContext | None:
-        span = self._bus._telemetry.start(
-            lambda: f"invoke_workflow {self.name}",
-            SpanKind.INTERNAL,
-            trace_id=self.trace_id,
-            parent=None,
-            sampling_key=self.id,
-            attributes=lambda: {"bus.workflow_id": self.id, "bus.workflow.name": self.name},
-        )
-        span.end()
-        return span.context

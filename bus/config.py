@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -52,6 +54,19 @@ class Settings(BaseSettings):
         256 * 1024
     )
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
+    heartbeat_s: Annotated[float, Field(ge=0.2, le=3600)] = 15.0
+    lease_ttl_s: Annotated[float, Field(ge=1, le=86400, validate_default=True)] = 120.0
+    call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
+    max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
+    idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
+
+    @field_validator("lease_ttl_s")
+    @classmethod
+    def _three_heartbeats(cls, value: float, others: ValidationInfo) -> float:
+        # One lost heartbeat, or two, must not make a live agent disappear.
+        if value < 3 * others.data.get("heartbeat_s", 0):
+            raise ValueError(f"must be at least three times BUS_HEARTBEAT_S, which is {others.data['heartbeat_s']:g}")
+        return value
 
     @field_validator("max_deliver")
     @classmethod
@@ -100,3 +115,20 @@ class Settings(BaseSettings):
                 for e in problem.errors()
             ]
             raise SettingsError("; ".join(lines)) from None
+
+
+# Variables of ours that are no settings.
+OTHER_VARIABLES = ("BUS_DEBUG", "BUS_LLM_BASE_URL", "BUS_LLM_API_KEY", "BUS_LLM_MODEL")
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> list[str]:
+    """One line for each `BUS_*` variable that is no setting and so has no effect, with the nearest name."""
+    known = [f"BUS_{name.upper()}" for name in Settings.model_fields] + list(OTHER_VARIABLES)
+    lines = []
+    for name in sorted(environment):
+        # Settings are read without regard to case.
+        if name.upper().startswith("BUS_") and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, 1, 0.7)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            lines.append(f"{name} is no setting and has no effect{hint}")
+    return lines

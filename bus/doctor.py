@@ -10,9 +10,10 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
-from bus.broker.streams import provision
-from bus.broker.survey import agent_queues, stream_sizes
+from bus.broker.streams import StreamNames, provision
+from bus.broker.survey import agent_queues, stream_sizes, untakeable
 from bus.delivery.dead_letters import DeadLetters
+from bus.delivery.span_status import span_statuses
 from bus.telemetry import sampling
 from bus.telemetry.otlp import endpoint
 
@@ -50,6 +51,7 @@ async def examine(connection: Connection) -> list[Finding]:
         *await _agents(connection),
         *await _dead_letters(connection),
         *_telemetry(),
+        *await _spans(connection),
     ]
 
 
@@ -84,6 +86,16 @@ async def _streams(connection: Connection) -> list[Finding]:
 
 async def _agents(connection: Connection) -> list[Finding]:
     findings = []
+    for subject, count in (await untakeable(connection)).items():
+        findings.append(
+            Finding(
+                Grade.BAD,
+                "agents",
+                f"{count} on {subject}, which no agent takes: <lane>.<from>.<type> is missing",
+                f"send again to {subject}.normal.<from>.<type>, then remove them: "
+                f"nats stream purge {StreamNames.of(connection.settings.namespace).work} --subject {subject}",
+            )
+        )
     for queue in await agent_queues(connection):
         message = f"{queue.agent}: {queue.waiting} waiting, {queue.in_flight} in flight"
         if queue.replicas:
@@ -155,6 +167,20 @@ def _telemetry() -> list[Finding]:
     except OSError as problem:
         message = f"spans go to {url}, but nobody listens there: {problem.strerror or problem}"
         return [Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")]
+
+
+async def _spans(connection: Connection) -> list[Finding]:
+    """Who loses spans; services that record none, or lose none, need no line."""
+    return [
+        Finding(
+            Grade.BAD,
+            "tracing",
+            f"{one.service} {one.instance_id[:8]}: {one.dropped} spans lost, {one.exported} sent, {one.waiting} wait",
+            "mend the receiver, or record less: OTEL_TRACES_SAMPLER=traceidratio, OTEL_TRACES_SAMPLER_ARG=0.1",
+        )
+        for one in await span_statuses(connection)
+        if one.dropped
+    ]
 
 
 def _copies(replicas: int) -> str:

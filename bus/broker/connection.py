@@ -19,13 +19,13 @@ import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client, Server
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js import JetStreamContext
 
 from bus.broker import wire
 from bus.broker.embedded import Embedded
-from bus.broker.requests import Requests
+from bus.broker.parser import Arrival
+from bus.broker.requests import Flight, Requests
 from bus.broker.subjects import Subjects
 from bus.broker.tasks import end
 from bus.broker.tls import tls_context
@@ -41,18 +41,19 @@ ATTEMPT_S = 2.5
 REVIVE_AFTER_S = 1.5
 PAYLOAD_MARGIN_BYTES = 1024
 
-Callback = Callable[[Msg], None]
+Callback = Callable[[Arrival], None]
 Result = TypeVar("Result")
 
 
 class Subscription:
     """A subscription that outlives the client under it: a rebuilt connection subscribes again."""
 
-    __slots__ = ("_connection", "callback", "live", "subject")
+    __slots__ = ("_connection", "callback", "live", "queue", "subject")
 
-    def __init__(self, connection: Connection, subject: str, callback: Callback) -> None:
+    def __init__(self, connection: Connection, subject: str, callback: Callback, queue: str = "") -> None:
         self._connection = connection
         self.subject = subject
+        self.queue = queue
         self.callback = callback
         self.live: NatsSubscription | None = None
 
@@ -89,7 +90,7 @@ class Connection:
         self.epoch = 0
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
-        self._requests = Requests(self._client.new_inbox(), self.send)
+        self._requests = Requests(self._client.new_inbox(), self._post)
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Connection:
@@ -103,7 +104,7 @@ class Connection:
         connection = cls(settings, name, embedded)
         try:
             await connection._connect(time.monotonic() + settings.connect_timeout_s)
-            await connection._subscribe_live(connection._add(connection._requests.pattern, connection._requests.answer))
+            await connection.subscribe(connection._requests.pattern, connection._requests.answer)
         except BaseException:
             await wire.close(connection._client, 1)
             if embedded is not None:
@@ -151,7 +152,7 @@ class Connection:
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Waits until connected; raises BrokerError `broker.unavailable` after `timeout_s`."""
-        if self._connected.is_set():
+        if self.is_connected:
             return
         try:
             async with asyncio.timeout(timeout_s):
@@ -192,6 +193,9 @@ class Connection:
         except (nats.errors.Error, OSError) as problem:
             raise error("broker.unavailable", f"publish: {problem}") from problem
 
+    def _post(self, commands: bytes) -> None:
+        wire.post(self._client, commands)
+
     async def request(
         self,
         subject: str,
@@ -199,15 +203,20 @@ class Connection:
         *,
         headers: bytes = b"",
         timeout_s: float = 5.0,
-    ) -> Msg:
+        flight: Flight | None = None,
+    ) -> Arrival:
         """Core request; see `Requests.request` for its errors. Fails at once while disconnected."""
         if not self._connected.is_set():
             raise error("broker.unavailable", f"request on {subject}: not connected", reason="disconnected")
-        return await self._requests.request(subject, data, headers, timeout_s=timeout_s)
+        return await self._requests.request(subject, data, headers, timeout_s=timeout_s, flight=flight)
 
-    async def subscribe(self, subject: str, callback: Callback) -> Subscription:
-        """Core subscription; `callback` is called once a message, in order; it must neither block nor raise."""
-        subscription = self._add(subject, callback)
+    async def subscribe(self, subject: str, callback: Callback, *, queue: str = "") -> Subscription:
+        """Core subscription; `callback` is called once a message, in order; it must neither block nor raise.
+
+        Each message goes to one of the subscriptions that share a `queue`.
+        """
+        subscription = Subscription(self, subject, callback, queue)
+        self._subscriptions.append(subscription)
         await self._subscribe_live(subscription)
         return subscription
 
@@ -244,13 +253,12 @@ class Connection:
         return [part.strip() for part in self.settings.servers.split(",") if part.strip()]
 
     async def _connect(self, deadline: float) -> None:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"tls": self._tls} if self._tls is not None else {}
         if self.settings.creds:
             options["user_credentials"] = self.settings.creds
-        if self._tls is not None:
-            options["tls"] = self._tls
         while True:
             client = Client()
+            wire.read_directly(client)
             try:
                 await asyncio.wait_for(
                     client.connect(
@@ -292,14 +300,9 @@ class Connection:
         """Whether the embedded broker of another folder took over the port while ours was away."""
         return self._embedded is not None and wire.server_name(client) != self._embedded.server_name
 
-    def _add(self, subject: str, callback: Callback) -> Subscription:
-        subscription = Subscription(self, subject, callback)
-        self._subscriptions.append(subscription)
-        return subscription
-
     async def _subscribe_live(self, subscription: Subscription) -> None:
         with translated(f"subscribe to {subscription.subject}"):
-            subscription.live = await self._client.subscribe(subscription.subject)
+            subscription.live = await self._client.subscribe(subscription.subject, subscription.queue)
             wire.take_directly(subscription.live, subscription.callback)
 
     async def _on_error(self, problem: Exception) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from bus.broker.guardian import ANY_PORT, KEEP_PORT
 from bus.broker.store_directory import STOP_S, FileLock, StoreDirectory, greeting, runs, send
@@ -24,6 +24,7 @@ from bus.errors import BusError, error
 
 START_TIMEOUT_S = 65.0
 POLL_S = 0.02
+WATCH_S = 0.5
 MAX_LOG_BYTES = 1_000_000
 
 # The guardian needs three small modules and the standard library. Importing `bus` for them would load the whole
@@ -252,6 +253,29 @@ class Embedded:
             if self._users is not None:
                 self._users.close()
                 self._users = None
+
+
+async def until_removed(store_dir: Path) -> Never:
+    """Waits until somebody removes the directory, or puts another in its place; then raises BrokerError.
+
+    Call it after a `join`, which makes the directory.
+    The broker ends with its directory, and its messages are gone with it: nobody should go on as if they were not.
+    """
+    users_lock = StoreDirectory.at(_resolved(store_dir)).users_lock
+    held: os.stat_result | None = None
+    while True:
+        try:
+            found = users_lock.stat()
+        except FileNotFoundError:
+            found = None
+        if found is None or not os.path.samestat(found, held or found):
+            raise error(
+                "broker.unavailable",
+                f"{store_dir} was removed while its broker was in use, and its messages are gone; start again",
+                retryable=False,
+            )
+        held = found
+        await asyncio.sleep(WATCH_S)
 
 
 def _resolved(store_dir: Path) -> Path:

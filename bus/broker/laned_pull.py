@@ -13,20 +13,17 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import orjson
 
 from bus.broker.connection import Connection, Subscription
 from bus.broker.lanes import Lane, ensure_lane
+from bus.broker.parser import Arrival
 from bus.broker.pull import EXPIRES_S, HEARTBEAT_S, NANOSECONDS, RETRY_S, SILENCE_S, Delivery
 from bus.broker.subjects import is_key_lane
 from bus.broker.tasks import end
 from bus.broker.turns import KEYS, Turns, group_of
 from bus.errors import BusError
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
 
 log = logging.getLogger("bus.broker")
 
@@ -232,7 +229,7 @@ class LanedPull:
             request.ended.set()
         self._requests.clear()
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Arrival) -> None:
         self._heard_at = time.monotonic()
         if message.subject.startswith(self._prefix):
             self._status(message)
@@ -263,7 +260,7 @@ class LanedPull:
             _, _, delivery = self._held.popleft()
             await self._connection.publish(delivery.reply, b"-NAK")
 
-    def _status(self, message: Msg) -> None:
+    def _status(self, message: Arrival) -> None:
         headers = message.headers or {}
         status, number = headers.get("Status", ""), message.subject.rpartition(".")[2]
         if status == "100" or number not in self._requests:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bus.broker.connection import Connection, Subscription
+from bus.broker.parser import Arrival
 from bus.broker.streams import MAX_ACK_PENDING, StreamNames, ensure_consumer, subjects_with_messages
 from bus.broker.subjects import DUE, KEY_LANES, LANES, is_key_lane
 from bus.broker.tasks import end
 from bus.errors import BusError
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
 
 log = logging.getLogger("bus.broker")
 
@@ -142,7 +140,7 @@ class LaneWatch:
             self._task = None
         await self._stop_listening(list(self._listening))
 
-    def _hear(self, message: Msg) -> None:
+    def _hear(self, message: Arrival) -> None:
         name = message.subject.split(".")[4]
         self._open_all([lane(self._connection, self._agent, name)])
         self._look.set()

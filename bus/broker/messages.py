@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from bus.broker.connection import Connection
+from bus.broker.parser import read_header_block
 from bus.broker.pull import NANOSECONDS, Delivery
-from bus.broker.wire import read_header_block
 from bus.errors import BusError, error
 
 API_S = 5.0

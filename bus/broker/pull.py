@@ -13,16 +13,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from bus.broker.connection import Connection, Subscription
+from bus.broker.parser import Arrival
 from bus.broker.tasks import end
 from bus.errors import BusError
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
 
 log = logging.getLogger("bus.broker")
 
@@ -66,7 +64,7 @@ class Delivery(NamedTuple):
         return (tokens[3], int(tokens[6])) if len(tokens) == 9 else (tokens[5], int(tokens[8]))
 
     @classmethod
-    def of(cls, message: Msg) -> Delivery:
+    def of(cls, message: Arrival) -> Delivery:
         """Reads the sequence, attempt and time from the reply subject (both of the server's forms).
 
         Raises ValueError for another reply subject.
@@ -200,7 +198,7 @@ class PullLoop:
         self._generation_start = self._request_number + 1
         self._wake.set()
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Arrival) -> None:
         if message.subject.startswith(self._inbox):
             self._status(message)
             return
@@ -216,7 +214,7 @@ class PullLoop:
         if self._outstanding * 2 <= self._room():
             self._wake.set()
 
-    def _status(self, message: Msg) -> None:
+    def _status(self, message: Arrival) -> None:
         headers = message.headers or {}
         status = headers.get("Status", "")
         number = message.subject.rpartition(".")[2]

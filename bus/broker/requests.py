@@ -8,29 +8,40 @@ instead of running into their timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from bus.broker.parser import Arrival
 from bus.broker.wire import publish_command
-from bus.errors import error
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
+from bus.errors import BusError, error
 
 SWEEP_S = 0.1
 
-Send = Callable[[bytes], Awaitable[None]]
+Post = Callable[[bytes], None]
+
+
+class Flight:
+    """A handle on one request, for whoever learns that no answer will come."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Arrival] | None = None
+
+    def fail(self, problem: BusError) -> None:
+        """Ends the request with an error; does nothing when it is not in flight."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(problem)
 
 
 class Requests:
     """Pairs answers with requests. Owned by the connection, which feeds `answer` and calls `fail_all`."""
 
-    __slots__ = ("_loop", "_next", "_pending", "_prefix", "_send", "_sweep_handle")
+    __slots__ = ("_loop", "_next", "_pending", "_post", "_prefix", "_sweep_handle")
 
-    def __init__(self, inbox: str, send: Send) -> None:
+    def __init__(self, inbox: str, post: Post) -> None:
         self._prefix = inbox
-        self._send = send
-        self._pending: dict[str, tuple[asyncio.Future[Msg], float]] = {}
+        self._post = post
+        self._pending: dict[str, tuple[asyncio.Future[Arrival], float]] = {}
         self._next = 0
         self._loop = asyncio.get_running_loop()
         self._sweep_handle: asyncio.TimerHandle | None = None
@@ -40,7 +51,9 @@ class Requests:
         """The subject to subscribe to."""
         return f"{self._prefix}.*"
 
-    async def request(self, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Msg:
+    async def request(
+        self, subject: str, data: bytes, headers: bytes, *, timeout_s: float, flight: Flight | None = None
+    ) -> Arrival:
         """Sends one request and waits for the first answer.
 
         Raises BrokerError `broker.unavailable` after `timeout_s`, when nobody listens on the subject, or
@@ -48,20 +61,22 @@ class Requests:
         """
         self._next += 1
         number = str(self._next)
-        future: asyncio.Future[Msg] = self._loop.create_future()
+        future: asyncio.Future[Arrival] = self._loop.create_future()
+        if flight is not None:
+            flight.future = future
         self._pending[number] = (future, self._loop.time() + timeout_s)
         if self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
         try:
-            await self._send(publish_command(subject, f"{self._prefix}.{number}", headers, data))
+            self._post(publish_command(subject, f"{self._prefix}.{number}", headers, data))
             message = await future
         finally:
             self._pending.pop(number, None)
-        if message.headers and not message.data and message.headers.get("Status") == "503":
+        if not message.data and message.headers.get("Status") == "503":
             raise error("broker.unavailable", f"nobody answers on {subject}: no responders", reason="no_responders")
         return message
 
-    def answer(self, message: Msg) -> None:
+    def answer(self, message: Arrival) -> None:
         """Takes one answer from the inbox; unknown tokens are late answers and are ignored."""
         entry = self._pending.get(message.subject.rpartition(".")[2])
         if entry is not None and not entry[0].done():

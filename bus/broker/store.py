@@ -53,13 +53,10 @@ async def store(
     delay_s = RETRY_S
     while True:
         try:
-            await connection.wait_connected(max(0.0, deadline - time.monotonic()))
-            answer = await connection.request(
-                subject,
-                data,
-                headers=block,
-                timeout_s=min(ATTEMPT_S, max(0.05, deadline - time.monotonic())),
-            )
+            if not connection.is_connected:
+                await connection.wait_connected(max(0.0, deadline - time.monotonic()))
+            left_s = max(0.05, deadline - time.monotonic())
+            answer = await connection.request(subject, data, headers=block, timeout_s=min(ATTEMPT_S, left_s))
             return _read(answer.data, subject)
         except BrokerError as problem:
             if not problem.info.retryable or problem.info.code != "broker.unavailable":

@@ -29,6 +29,7 @@ from bus.broker.translate import translated
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
 DEAD_MAX_AGE_S = 30 * 86400.0
+ENTRY_MAX_AGE_S = 30 * 86400.0
 SCHEDULES_SINCE = (2, 12)
 MAX_ACK_PENDING = 20_000
 
@@ -50,6 +51,8 @@ class StreamNames:
     done: str
     workflows: str
     artifacts: str
+    registry: str
+    results: str
 
     @classmethod
     def of(cls, namespace: str) -> StreamNames:
@@ -64,6 +67,8 @@ class StreamNames:
             done=f"{upper}_DONE",
             workflows=f"{lower}_workflows",
             artifacts=f"{lower}_artifacts",
+            registry=f"{lower}_registry",
+            results=f"{lower}_results",
         )
 
 
@@ -139,6 +144,20 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             duplicate_window=DUPLICATE_WINDOW_S,
             allow_msg_ttl=True,
             republish=RePublish(src=subjects.work_all, dest=subjects.history_all),
+        ),
+        # Buckets whose entries have lifetimes. Without delete markers: an entry that ends leaves nothing behind.
+        *(
+            config(
+                f"KV_{bucket}",
+                f"$KV.{bucket}.>",
+                max_msgs_per_subject=1,
+                discard=DiscardPolicy.NEW,
+                allow_msg_ttl=True,
+                allow_rollup_hdrs=True,
+                allow_direct=True,
+                max_age=ENTRY_MAX_AGE_S,
+            )
+            for bucket in (names.registry, names.results)
         ),
     ]
 

@@ -104,6 +104,25 @@ class Subjects:
         """All delayed messages whose time has come."""
         return f"{self._prefix}.due.>"
 
+    def call(self, agent: str, sender: str, capability: str) -> str:
+        """One call of a capability; its dots separate tokens, so that permissions can name a whole family."""
+        return f"{self._prefix}.call.{agent}.{sender}.{capability}"
+
+    def calls_of(self, agent: str) -> str:
+        """All calls to one agent."""
+        return f"{self._prefix}.call.{agent}.>"
+
+    def parse_call(self, subject: str) -> tuple[str, str]:
+        """The sender and the capability of a call's subject. Raises Rejected `protocol.malformed`."""
+        tokens = subject.split(".", 5)
+        if len(tokens) != 6 or not subject.startswith(f"{self._prefix}.call."):
+            raise error("protocol.malformed", f"{subject!r} is not the subject of a call", path="subject")
+        return tokens[4], tokens[5]
+
+    def control(self, agent: str, instance: str, sender: str) -> str:
+        """A word about calls in hand to one replica, or with the instance `all` to every one."""
+        return f"{self._prefix}.control.{agent}.{instance}.{sender}"
+
     @property
     def due_to_history(self) -> tuple[str, str]:
         """From and to: a due message is copied into the history under the lane `due`."""
@@ -131,6 +150,10 @@ class Subjects:
     def events_of(self, type: str) -> str:
         """The broadcasts of one type."""
         return f"{self._prefix}.event.*.*.{type}"
+
+    def events_from(self, agent: str) -> str:
+        """How the subjects of one agent's broadcasts begin."""
+        return f"{self._prefix}.event.{agent}."
 
     def event(self, sender: str, workflow_id: str | None, type: str) -> str:
         """One broadcast. Messages outside a workflow have `-` as workflow token."""
@@ -162,6 +185,11 @@ class Subjects:
     def done_all(self) -> str:
         """Completions of all agents."""
         return f"{self._prefix}.done.*"
+
+    @property
+    def span_status(self) -> str:
+        """The question, to everybody, what became of their spans."""
+        return f"{self._prefix}.status.spans"
 
     def _parse_work(self, subject: str) -> WorkSubject:
         """The tokens of a work subject, of a due one, or of a broadcast.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import nats.js.errors
 from nats.js.api import ConsumerInfo
@@ -42,11 +43,12 @@ class StreamSize:
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessage:
-    """One message that the work stream holds: nobody has settled it yet."""
+    """One message that a stream holds for an agent: nobody has settled it yet."""
 
     subject: str
     stream_seq: int
     data: bytes
+    stored_at: datetime
 
 
 async def stream_sizes(connection: Connection) -> list[StreamSize]:
@@ -116,6 +118,16 @@ async def waiting_counts(connection: Connection) -> dict[str, int]:
     return dict(counts)
 
 
+async def untakeable(connection: Connection) -> dict[str, int]:
+    """Subjects of the work stream that are no agent's, and how many messages each holds. Raises BrokerError.
+
+    An agent takes whatever is below its prefix; a stranger may publish to the prefix itself.
+    """
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    stored = await subjects_with_messages(connection, names.work, subjects.work_all)
+    return {subject: count for subject, count in sorted(stored.items()) if subject.count(".") < 4}
+
+
 async def agents_with_consumer(connection: Connection) -> frozenset[str]:
     """The agents that a replica has run for, now or before. Raises BrokerError."""
     found = await _consumers(connection, StreamNames.of(connection.settings.namespace).work)
@@ -126,15 +138,35 @@ async def waiting_messages(connection: Connection) -> AsyncIterator[WaitingMessa
     """What is stored for agents, oldest first, without taking it; one request a message. Raises BrokerError."""
     names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
     for stream, pattern in ((names.later, subjects.due_all), (names.work, subjects.work_all)):
-        after = 0
-        while True:
-            with translated(f"read the stream {stream}"):
-                try:
-                    found = await connection.jetstream().get_msg(stream, seq=after + 1, subject=pattern, next=True)
-                except nats.js.errors.NotFoundError:
-                    break
-            after = found.seq or after + 1
-            yield WaitingMessage(found.subject or "", after, found.data or b"")
+        async for message in _stored(connection, stream, pattern):
+            yield message
+
+
+def delayed_messages(connection: Connection) -> AsyncIterator[WaitingMessage]:
+    """What is stored for a later time; one request a message. Raises BrokerError."""
+    return _stored(connection, StreamNames.of(connection.settings.namespace).later, connection.subjects.later_all)
+
+
+async def delivered_up_to(connection: Connection) -> dict[tuple[str, str], int]:
+    """By stream and consumer: the sequence up to which messages were delivered at least once. Raises BrokerError."""
+    names = StreamNames.of(connection.settings.namespace)
+    return {
+        (stream, found.name): (found.delivered.stream_seq or 0) if found.delivered else 0
+        for stream in (names.work, names.later)
+        for found in await _consumers(connection, stream)
+    }
+
+
+async def _stored(connection: Connection, stream: str, pattern: str) -> AsyncIterator[WaitingMessage]:
+    after = 0
+    while True:
+        with translated(f"read the stream {stream}"):
+            try:
+                found = await connection.jetstream().get_msg(stream, seq=after + 1, subject=pattern, next=True)
+            except nats.js.errors.NotFoundError:
+                return
+        after = found.seq or after + 1
+        yield WaitingMessage(found.subject or "", after, found.data or b"", found.time or datetime.now(UTC))
 
 
 async def _consumers(connection: Connection, stream: str) -> list[ConsumerInfo]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bus.broker.parser import Arrival, Direct, FastParser
 from bus.errors import error
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
-    from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
 _NEWLINES = str.maketrans("\r\n", "  ")
@@ -22,18 +22,10 @@ _NEWLINES = str.maketrans("\r\n", "  ")
 
 def header_block(headers: dict[str, str]) -> bytes:
     """Headers as they stand on the wire. A value's line breaks become spaces, so none can add a header."""
-    lines = "".join([f"{name}: {value.translate(_NEWLINES)}\r\n" for name, value in headers.items()])
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        lines = "".join([f"{name}: {value.translate(_NEWLINES)}\r\n" for name, value in headers.items()])
     return f"NATS/1.0\r\n{lines}\r\n".encode()
-
-
-def read_header_block(block: bytes) -> dict[str, str]:
-    """The headers of a stored message, as a live one shows them. The first of two with one name wins."""
-    headers: dict[str, str] = {}
-    for line in block.split(b"\r\n")[1:]:
-        name, separator, value = line.decode("utf-8", "replace").partition(":")
-        if separator and name:
-            headers.setdefault(name, value.strip())
-    return headers
 
 
 def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
@@ -44,18 +36,30 @@ def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> by
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
 
 
-async def send(client: Client, command: bytes) -> None:
-    """Sends one or more commands. While disconnected they are buffered up to the client's limit.
+def post(client: Client, command: bytes) -> None:
+    """Sends one or more commands at the end of this turn of the loop. While disconnected they are buffered up to the
+    client's limit.
 
     Raises BrokerError `broker.unavailable` when the connection is closed or its buffer full.
     """
-    if client.is_closed or client.is_draining_pubs:
-        raise error("broker.unavailable", "the connection is closed", reason="closed")
-    if not client.is_connected and len(command) + client._pending_data_size > client._max_pending_size:
-        raise error("broker.unavailable", "not connected, and the buffer is full", reason="disconnected")
-    await client._send_command(command)
-    if client._flush_queue is not None and client._flush_queue.empty():
-        await client._flush_pending()
+    pending = client._pending_data_size + len(command)
+    if not client.is_connected:
+        if client.is_closed or client.is_draining_pubs:
+            raise error("broker.unavailable", "the connection is closed", reason="closed")
+        if pending > client._max_pending_size:
+            raise error("broker.unavailable", "not connected, and the buffer is full", reason="disconnected")
+    client._pending.append(command)
+    client._pending_data_size = pending
+    queue = client._flush_queue
+    if queue is not None and queue.empty() and client.is_connected:
+        queue.put_nowait(asyncio.get_running_loop().create_future())
+
+
+async def send(client: Client, command: bytes) -> None:
+    """As `post`, and waits while more is unsent than the client's limit."""
+    post(client, command)
+    if client._pending_data_size > client._max_pending_size:
+        await client._flush_pending(force_flush=True)
 
 
 async def flush(client: Client, timeout_s: float) -> None:
@@ -120,32 +124,15 @@ async def close(client: Client, timeout_s: float) -> None:
             closing.exception()
 
 
-def take_directly(subscription: Subscription, take: Callable[[Msg], None]) -> None:
+def read_directly(client: Client) -> None:
+    """Gives a new client our parser, before it connects."""
+    client._ps = FastParser(client)
+
+
+def take_directly(subscription: Subscription, take: Callable[[Arrival], None]) -> None:
     """Passes the messages of a subscription to `take` in the reading task, instead of through a queue and a task.
 
-    `take` must neither block nor raise: an exception would end the reading (the watchdog then reconnects).
+    The client must have our parser. `take` must neither block nor raise: an exception would end the reading (the
+    watchdog then reconnects).
     """
-    subscription._pending_queue = _Direct(subscription, take)  # type: ignore[assignment]
-
-
-class _Direct:
-    """Stands where nats-py keeps a subscription's queue."""
-
-    __slots__ = ("_subscription", "_take")
-
-    def __init__(self, subscription: Subscription, take: Callable[[Any], None]) -> None:
-        self._subscription = subscription
-        self._take = take
-
-    def put_nowait(self, message: Msg) -> None:
-        self._subscription._pending_size -= len(message.data)
-        self._take(message)
-
-    def qsize(self) -> int:
-        return 0
-
-    def empty(self) -> bool:
-        return True
-
-    async def join(self) -> None:
-        return
+    subscription._pending_queue = Direct(take)  # type: ignore[assignment]

@@ -14,13 +14,15 @@ import typer
 
 from bus.cli.editor import edited, read_json, write_json
 from bus.cli.inspect import As_json
+from bus.cli.numbers import refuse_large_integers
 from bus.cli.operate import Servers, log_to_stderr
-from bus.cli.render import clean, dead_letter_json, dead_letter_text, table
+from bus.cli.render import dead_letter_json, dead_letter_text, table
 from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.delivery.assignment import Assignment
 from bus.delivery.letter import DeadLetter, Grouping, NoSuchDeadLetter
 from bus.delivery.mending import RETRIES_PER_S, Mending, NotRetried
+from bus.text import clean
 
 dead_app = typer.Typer(
     help="Look at messages that could not be handled, and mend them.", no_args_is_help=True, rich_markup_mode=None
@@ -127,6 +129,8 @@ def edit(
     """
     log_to_stderr("error")
     assignments = [Assignment.parse(text) for text in set or []]
+    for text, assignment in zip(set or [], assignments, strict=True):
+        refuse_large_integers(write_json(assignment.value), f"--set {text.partition('=')[0]}")
     dead = asyncio.run(_get(servers, id))
     if not dead.is_whole:
         sys.exit(_no(f"the bytes of dead letter {id} were kept as an object, which has been forgotten"))

@@ -13,10 +13,11 @@ import orjson
 import typer
 
 from bus.cli.operate import Servers, log_to_stderr
-from bus.cli.render import clean, sighting_json, sighting_line
+from bus.cli.render import sighting_json, sighting_line
 from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.doctor import Grade, examine
+from bus.text import clean
 
 As_json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import metadata
 from typing import Annotated
 
 import typer
 
-from bus.cli import chaos, dead, inspect, operate, schema
+from bus.cli import bench, call, chaos, dead, inspect, operate, schema, trace
 from bus.cli.usage import UsageError
-from bus.config import SettingsError
+from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
 from bus.errors import BusError, Rejected
+from bus.text import clean
 
 EXIT_NO, EXIT_WRONG_USE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -20,28 +22,46 @@ app = typer.Typer(
     name="bus",
     help="A message bus for teams of agents, on NATS.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.command("up")(operate.up)
 app.command("run")(operate.run)
 app.command("send")(operate.send)
+app.command("call")(call.call)
+app.add_typer(call.registry_app, name="registry")
 app.command("tail")(inspect.tail)
+app.command("trace")(trace.trace)
 app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
+app.command("bench")(bench.bench)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"envelope-bus {metadata.version('envelope-bus')}")
+        except metadata.PackageNotFoundError:
+            print("envelope-bus, from a folder that is not installed")
+        raise typer.Exit
 
 
 @app.callback()
 def options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """A message bus for teams of agents, on NATS."""
     if debug:
         os.environ["BUS_DEBUG"] = "1"
+    for warning in misspelt_variables(os.environ):
+        print(f"warning: {clean(warning)}", file=sys.stderr)
 
 
 def main() -> None:

@@ -16,13 +16,16 @@ import orjson
 import typer
 
 from bus.agent import Agent, Replica
-from bus.broker.embedded import Embedded
+from bus.broker.embedded import Embedded, until_removed
+from bus.broker.tasks import end
 from bus.cli import supervise
+from bus.cli.numbers import refuse_large_integers
 from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.config import Settings
 from bus.delivery.outcome import Outcome
 from bus.envelope import is_agent_name
+from bus.errors import BusError
 
 Servers = Annotated[str | None, typer.Option("--servers", help="NATS URLs; default: BUS_SERVERS, else embedded.")]
 
@@ -45,9 +48,20 @@ async def _up(settings: Settings) -> None:
                 print("other commands find it by themselves; Ctrl-C stops it, for them too", flush=True)
             else:
                 print("it was running already; Ctrl-C leaves it running", flush=True)
-            await stop_signal()
+            await _until_stopped(settings)
     finally:
         await (embedded.stop() if embedded.started else embedded.leave())
+
+
+async def _until_stopped(settings: Settings) -> None:
+    """Waits for a stop signal. Raises BrokerError when the broker's files are removed meanwhile."""
+    waits = [asyncio.create_task(stop_signal()), asyncio.create_task(until_removed(settings.store_dir))]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in done:
+            wait.result()
+    finally:
+        await end(*waits)
 
 
 def run(
@@ -77,11 +91,12 @@ def run(
 
 async def _run(agents: list[Agent], settings: Settings) -> None:
     replicas: list[Replica] = []
-    stopping = asyncio.Event()
+    stopping, joined = asyncio.Event(), asyncio.Event()
 
     async def replicate(agent: Agent) -> None:
         async with agent.running(settings) as replica:
             replicas.append(replica)
+            joined.set()
             if len(replicas) == len(agents):
                 print(f"running {', '.join(one.name for one in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
             await stopping.wait()
@@ -90,12 +105,23 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
         for replica in replicas:
             replica.hurry()
 
+    async def watch_store() -> None:
+        await joined.wait()
+        try:
+            await until_removed(settings.store_dir)
+        except BusError:
+            hurry()  # there is nobody to finish for, or to hand back to
+            raise
+
     with on_stop_signals(stopping.set, hurry):
         try:
             # All drain at the same time, so that they share one grace.
             async with asyncio.TaskGroup() as group:
-                for agent in agents:
-                    group.create_task(replicate(agent))
+                running = [group.create_task(replicate(agent)) for agent in agents]
+                watch = None if settings.servers.strip() else group.create_task(watch_store())
+                await asyncio.wait(running)
+                if watch is not None:
+                    watch.cancel()
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
 
@@ -191,6 +217,7 @@ def read_payload(argument: str) -> Any:
             raise UsageError(f"cannot read {where}: {problem.strerror}") from problem
     else:
         where, data = "the payload", argument.encode()
+    refuse_large_integers(data, where)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as problem:

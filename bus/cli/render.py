@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import base64
 import shutil
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from bus.delivery.letter import DeadLetter
+from bus.text import clean
 from bus.workflow.sightings import Sighting
 
 SHOWN_BYTES = 4000
 PAYLOAD_CHARS = 100
-
-
-def clean(text: str) -> str:
-    """Text from the wire without control characters, which a terminal would obey."""
-    return "".join(char if unicodedata.category(char)[0] != "C" else "�" for char in text)
 
 
 def sighting_line(seen: Sighting) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from bus.cli.render import clean
 from bus.cli.usage import UsageError
 from bus.contracts.catalogue import Catalogue, CatalogueError
 from bus.contracts.check import changed, check
@@ -27,6 +26,7 @@ from bus.contracts.models import ModelError
 from bus.contracts.release import Step, generate, release
 from bus.contracts.revision import at_revision
 from bus.contracts.well_formed import NotASchema, check_schema
+from bus.text import clean
 
 schema_app = typer.Typer(
     help="Contracts of payloads: what breaks whom, before it is released.", no_args_is_help=True, rich_markup_mode=None

@@ -1,7 +1,8 @@
-"""Group commit: completions that end at the same time are stored in one message, then acknowledged in one write.
+"""Group commit: what ends at the same time is recorded in one message, then settled in one write.
 
 A delivery is acknowledged only after its completion is stored: if the acknowledgement is lost, or the process
-ends before it, the message comes again and its completion is known.
+ends before it, the message comes again and its completion is known. An attempt that failed is recorded in the same
+way and given back, so that its error can be read while the message waits for the next attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bus.broker.tasks import end
 from bus.broker.wire import publish_command
 from bus.errors import BusError, error
 from bus.workflow import completions
-from bus.workflow.completions import Completion
+from bus.workflow.completions import Completion, FailedAttempt
 
 log = logging.getLogger("bus.delivery")
 
@@ -28,11 +29,18 @@ Committed = Callable[[BusError | None], None]
 
 
 class Commit(NamedTuple):
-    """One handled delivery. `then` is called once it is settled, or with the error when it could not be."""
+    """One delivery to record and settle. `then` is called once that is done, or with the error when it could not be."""
 
-    completion: Completion
+    record: Completion | FailedAttempt
     reply: str
     then: Committed
+
+    @property
+    def settlement(self) -> bytes:
+        """What the server hears."""
+        if isinstance(self.record, Completion):
+            return b"+ACK"
+        return b'-NAK {"delay": %d}' % int(self.record.again_in_ms * 1e6)
 
 
 class Commits:
@@ -50,6 +58,18 @@ class Commits:
         """Takes a commit; `then` must neither block nor raise."""
         self._waiting.append(commit)
         self._arrived.set()
+
+    async def give_back(self, failed: FailedAttempt, reply: str) -> None:
+        """Records a failed attempt and gives its delivery back. Raises BrokerError when it could not be."""
+        done: asyncio.Future[BusError | None] = asyncio.get_running_loop().create_future()
+
+        def then(problem: BusError | None) -> None:
+            if not done.done():
+                done.set_result(problem)
+
+        self.add(Commit(failed, reply, then))
+        if (problem := await done) is not None:
+            raise problem
 
     async def stop(self) -> None:
         """Stops. What still waits fails with `broker.unavailable` and comes again."""
@@ -79,12 +99,17 @@ class Commits:
             stored = await store(
                 self._connection,
                 self._subject,
-                completions.encode([commit.completion for commit in group]),
+                completions.encode(
+                    [one.record for one in group if isinstance(one.record, Completion)],
+                    [one.record for one in group if isinstance(one.record, FailedAttempt)],
+                ),
                 {},
                 timeout_s=self._connection.settings.publish_timeout_s,
             )
             self._on_stored(stored.seq)
-            await self._connection.send(b"".join([publish_command(one.reply, "", b"", b"+ACK") for one in group]))
+            await self._connection.send(
+                b"".join([publish_command(one.reply, "", b"", one.settlement) for one in group])
+            )
         except BusError as problem:
             return problem
         return None

@@ -15,6 +15,7 @@ from bus.broker.pull import Delivery, PullLoop
 from bus.broker.subjects import DUE
 from bus.broker.tasks import end
 from bus.delivery.pipeline import Pipeline
+from bus.delivery.workers import Workers
 from bus.errors import BusError
 
 log = logging.getLogger("bus.delivery")
@@ -43,7 +44,9 @@ class Consumer:
         self._agent = agent
         self._concurrency = concurrency
         self._broadcasts = sorted(broadcasts)
-        self._in_hand: dict[str, tuple[Delivery, asyncio.Task[None] | None]] = {}
+        self._own_broadcasts = connection.subjects.events_from(agent)
+        self._in_hand: dict[str, Delivery] = {}
+        self._workers = Workers(self._run, lost=self._ended, limit=concurrency, name=agent)
         self._idle = asyncio.Event()
         self._hurried = asyncio.Event()
         self._normal = lane(connection, agent, NORMAL)
@@ -93,12 +96,15 @@ class Consumer:
             await self._pull.stop()
         await self._by_lanes.stop()
         await self._until_idle_or_hurried(grace_s)
-        left = [task for _, task in self._in_hand.values() if task is not None and not task.done()]
-        for task in left:
-            task.cancel()
+        waiting = self._workers.take_back()
+        left = self._workers.cancel() + len(waiting)
+        for delivery in waiting:
+            await self._pipeline.hand_back(delivery)
+            self._ended(delivery)
         await self._until_idle(STOP_S)
+        self._workers.close()
         await end(self._keep_alive)
-        return len(left)
+        return left
 
     def hurry(self) -> None:
         """Ends the grace of a drain, now or when it begins; a second call does nothing."""
@@ -147,19 +153,18 @@ class Consumer:
                     await self._idle.wait()
 
     def _take(self, delivery: Delivery) -> None:
-        self._in_hand[delivery.reply] = (delivery, None)
-        task = asyncio.create_task(self._pipeline.run(delivery, self._ended))
-        self._in_hand[delivery.reply] = (delivery, task)
+        self._in_hand[delivery.reply] = delivery
+        self._workers.put(delivery)
+
+    async def _run(self, delivery: Delivery) -> None:
+        if self._broadcasts and delivery.subject.startswith(self._own_broadcasts):
+            await self._skip(delivery)
+        else:
+            await self._pipeline.run(delivery, self._ended)
 
     def _take_of(self, lane: Lane, delivery: Delivery) -> None:
         if lane.name == DUE:
             delivery = _as_scheduled(delivery)
-        elif lane.name == BROADCASTS and f".{self._agent}." in delivery.subject:
-            tokens = delivery.subject.split(".")
-            if tokens[3:4] == [self._agent]:
-                # Its own, which is not for itself.
-                self._in_hand[delivery.reply] = (delivery, asyncio.create_task(self._skip(delivery)))
-                return
         self._take(delivery)
 
     async def _skip(self, delivery: Delivery) -> None:
@@ -193,7 +198,7 @@ class Consumer:
                     self._agent,
                     late_s,
                 )
-            for delivery, _ in list(self._in_hand.values()):
+            for delivery in list(self._in_hand.values()):
                 try:
                     await self._connection.publish(delivery.reply, b"+WPI")
                 except BusError as problem:

@@ -18,6 +18,7 @@ from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames, last_seq_of
 from bus.broker.tasks import end
+from bus.delivery.remembered import Remembered
 from bus.errors import error
 from bus.workflow import completions
 
@@ -42,33 +43,6 @@ class Claim(Enum):
 def digest(sender: str, message_id: str) -> bytes:
     """128 bits: a false duplicate would be a lost message, so never fewer."""
     return hashlib.blake2b(f"{sender}\0{message_id}".encode(), digest_size=16).digest()
-
-
-class Remembered:
-    """A set of digests bounded in time and number: two sets, the older one dropped when the newer is full."""
-
-    __slots__ = ("_max_ids", "_newer", "_older", "_started_at", "_window_s")
-
-    def __init__(self, *, window_s: float, max_ids: int) -> None:
-        self._window_s = window_s
-        self._max_ids = max_ids
-        self._newer: set[bytes] = set()
-        self._older: set[bytes] = set()
-        self._started_at = 0.0
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._newer or key in self._older
-
-    def __len__(self) -> int:
-        return len(self._newer) + len(self._older)
-
-    def add(self, key: bytes, at: float) -> None:
-        """Remembers `key`, completed at `at` (epoch seconds), for at least the window, within the number."""
-        if not self._newer:
-            self._started_at = at
-        elif at - self._started_at > self._window_s or len(self._newer) * 2 >= self._max_ids:
-            self._older, self._newer, self._started_at = self._newer, set(), at
-        self._newer.add(key)
 
 
 class Dedupe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from bus.contracts.validate import validate
 from bus.delivery.limits import NO_LIMITS, Limits
 from bus.delivery.message import Message
 from bus.delivery.settlement import RetryPolicy
-from bus.errors import error
-
-MAX_TOLD_CHARS = 2000
-MAX_TRACE_CHARS = 20_000
+from bus.telemetry.told import contained as contained
+from bus.telemetry.told import told as told
+from bus.telemetry.told import told_with_trace as told_with_trace
 
 HandlerFunction = Callable[..., Any]
 CallNext = Callable[[Message], Awaitable[None]]
@@ -94,39 +92,6 @@ class Handler:
 def _in_thread(function: HandlerFunction, arguments: tuple[Any, ...]) -> None:
     try:
         function(*arguments)
-    except StopIteration as problem:
-        # A future cannot carry it, and would never end.
-        raise RuntimeError("the handler raised StopIteration") from problem
-
-
-async def contained(run: CallNext, message: Message) -> None:
-    """Awaits `run(message)`; what would end the replica, or pass for a stop of ours, becomes the handler's failure.
-
-    Raises ToolError `tool.execution_failed` for those, and every ordinary exception as it is.
-    """
-    try:
-        await run(message)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise error("tool.execution_failed", "CancelledError: the handler cancelled itself") from None
-    except BaseException as problem:
-        if not isinstance(problem, Exception | KeyboardInterrupt):
-            raise error("tool.execution_failed", told(problem)) from problem
-        raise
-
-
-def told(problem: BaseException) -> str:
-    """An exception in one line, also one whose own text raises; at most 2,000 characters, all of which UTF-8 has."""
-    return _plain(" ".join("".join(traceback.format_exception_only(problem)).split()), MAX_TOLD_CHARS)
-
-
-def told_with_trace(problem: BaseException) -> str:
-    """An exception with its traceback, for the log; at most 20,000 characters, all of which UTF-8 has."""
-    return _plain("".join(traceback.format_exception(problem)), MAX_TRACE_CHARS)
-
-
-def _plain(text: str, limit: int) -> str:
-    plain = text.encode("utf-8", "replace").decode()
-    return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
+    except (StopIteration, GeneratorExit) as problem:
+        # A future cannot carry the one, and would never end; the other would close who waits for it.
+        raise RuntimeError(f"the handler raised {type(problem).__name__}") from problem

@@ -11,6 +11,7 @@ from typing import Any
 from bus.broker.pull import Delivery
 from bus.envelope import Envelope
 from bus.errors import ErrorInfo, Rejected
+from bus.text import one_line
 
 MAX_REASON_CHARS = 500
 MAX_DETAILS_CHARS = 8000
@@ -149,7 +150,7 @@ def story_of(delivery: Delivery, failure: ErrorInfo) -> dict[str, str]:
     """The headers that say why and when a delivery died, and where it came from."""
     return {
         "Bus-Dead-Code": failure.code,
-        "Bus-Dead-Reason": _one_line(failure.message, MAX_REASON_CHARS),
+        "Bus-Dead-Reason": one_line(failure.message, MAX_REASON_CHARS),
         "Bus-Dead-Details": _details(failure),
         ATTEMPTS: str(attempts_before(delivery.headers) + delivery.attempt),
         "Bus-Origin-Subject": delivery.subject,
@@ -172,11 +173,6 @@ def story_of_edit(letter: DeadLetter, *, subject: str, original_object: str) -> 
         ORIGINAL_OBJECT: original_object,
         "Bus-Origin-Subject": subject,
     }
-
-
-def _one_line(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def _details(failure: ErrorInfo) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
+from bus.contracts.result import Result
 from bus.delivery.drafts import Draft, written
 from bus.delivery.publisher import Publisher
 from bus.envelope import Envelope, derive_message_id
+from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span
 from bus.trust import budget
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.calling import Calling
 from bus.workflow.state import WorkflowState
 
 
@@ -26,6 +30,8 @@ class Message:
 
     __slots__ = (
         "_agent",
+        "_began",
+        "_calls",
         "_ordinal",
         "_phase",
         "_publisher",
@@ -49,6 +55,7 @@ class Message:
         publisher: Publisher,
         artifacts: Artifacts,
         state: Callable[[str | None], WorkflowState],
+        calls: Calling,
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
@@ -59,7 +66,9 @@ class Message:
         self._phase = phase
         self._span = span
         self._publisher = publisher
+        self._calls = calls
         self._ordinal = 0
+        self._began = time.perf_counter()
 
     @property
     def state(self) -> WorkflowState:
@@ -101,6 +110,24 @@ class Message:
         """The JSON value as it came."""
         return self.envelope.payload
 
+    @property
+    def traceparent(self) -> str | None:
+        """The span that handles this message, as the header of this name; None when there is no trace.
+
+        Keep it beside what you keep of the message: `link` and `Bus.workflow(after=...)` take it later.
+        """
+        return self._span.context.traceparent if self._span.context is not None else None
+
+    def link(self, traceparents: Iterable[str | None]) -> None:
+        """Says that this handling takes up other messages too, as a reviewer does who has waited for all drafts.
+
+        Each `traceparent` that another message had becomes a link of this one's span. None, damaged ones, ones that
+        are there already and this message's own are passed over.
+        """
+        if self._span.is_recording:
+            found = (TraceContext.from_headers({"traceparent": one}) for one in traceparents if one is not None)
+            self._span.link(context for context in found if context is not None)
+
     async def send(
         self,
         to: str,
@@ -125,6 +152,20 @@ class Message:
         """
         draft = self._compose(Draft(to, type, payload, phase, role, status, key, message_id, extensions, delay_s))
         return await self._publisher.publish(draft, parent=self._span.context)
+
+    async def call(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, key: str | None = None, **options: Any
+    ) -> Result:
+        """Calls a capability in the course of handling this message; arguments, options and errors as `Bus.call`.
+
+        It inherits the deadline, the workflow and the trace. Unless the capability is idempotent, the call has an
+        idempotency key derived from this message (and `key`, where the order of calls may differ between two runs),
+        so a handler that runs again gets the stored result and the work is done once.
+        """
+        self._ordinal += 1
+        part = f"call:{key}" if key else f"call:{self._ordinal}:{capability}"
+        options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
+        return await self._calls.call(capability, arguments, cause=self.envelope, parent=self._span.context, **options)
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""
@@ -154,7 +195,12 @@ class Message:
         )
 
     async def reply(self, type: str, payload: BaseModel | dict[str, Any] | Any, **options: Any) -> Envelope:
-        """Sends to the sender of this message, or to its `reply_to`; options as `send`."""
+        """Sends to the sender of this message, or to its `reply_to`; options as `send`.
+
+        The extension `exec_ms` says how long the handler had worked by then.
+        """
+        exec_ms = round((time.perf_counter() - self._began) * 1000, 3)
+        options["extensions"] = {"exec_ms": exec_ms, **(options.get("extensions") or {})}
         return await self.send(self.envelope.extensions.get("reply_to", self.sender), type, payload, **options)
 
 

@@ -17,26 +17,27 @@ from datetime import UTC, datetime
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
-from bus.delivery.attributes import message_attributes
 from bus.delivery.commits import Commit, Commits
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
+from bus.delivery.failures import failed_attempt
 from bus.delivery.handler import CallNext, Handler, HandlerMiddleware, contained, told, told_with_trace
 from bus.delivery.letter import attempts_before
 from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
 from bus.delivery.middleware import wrap
 from bus.delivery.publisher import Publisher
-from bus.delivery.references import DATA_REF, restore
 from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
+from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
-from bus.telemetry.context import TraceContext
-from bus.telemetry.spans import Span, SpanKind, Telemetry
+from bus.telemetry.spans import Span
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.calling import Calling
 from bus.workflow.completions import Completion
+from bus.workflow.references import DATA_REF, restore
 from bus.workflow.state import WorkflowState
 
 log = logging.getLogger("bus.delivery")
@@ -79,6 +80,8 @@ class _Progress:
     subject: WorkSubject | None = None
     envelope: Envelope | None = None
     claimed: bytes | None = None
+    started_at: datetime | None = None
+    began: float = 0.0
 
 
 class Pipeline:
@@ -87,7 +90,7 @@ class Pipeline:
     def __init__(
         self,
         connection: Connection,
-        telemetry: Telemetry,
+        tracing: DeliveryTracing,
         *,
         agent: str,
         handlers: Mapping[str, Handler],
@@ -96,15 +99,17 @@ class Pipeline:
         publisher: Publisher,
         dedupe: Dedupe,
         commits: Commits,
+        calls: Calling,
     ) -> None:
         settings = connection.settings
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
         self._connection = connection
-        self._telemetry = telemetry
+        self._tracing = tracing
         self._agent = agent
         self._routes = {type: _Route.of(handler, policy, middleware) for type, handler in handlers.items()}
         self._dedupe = dedupe
         self._commits = commits
+        self._calls = calls
         self._publisher = publisher
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
@@ -130,10 +135,12 @@ class Pipeline:
             try:
                 subject, envelope = self._decode(delivery, progress)
             finally:
-                span = self._open_span(delivery, progress.envelope)
+                span = self._tracing.process(delivery, progress.envelope)
             settlement = await self._handle(delivery, subject, envelope, progress, span, ended)
         except asyncio.CancelledError:
-            await self._hand_back(delivery, progress)
+            if progress.claimed is not None:
+                self._dedupe.release(progress.claimed)
+            await self.hand_back(delivery)
             if span is not None:
                 span.set({"bus.settlement": "handed_back"})
                 span.end()
@@ -159,7 +166,11 @@ class Pipeline:
                     jitter=random.random(),
                     age_s=delivery.age_s(),
                 )
-            await self._settle(delivery, progress, settlement or ACK, failure, span)
+            settlement = settlement or ACK
+            if span is not None and failure is not None and progress.began:
+                span.set({"bus.exec_ms": round((time.perf_counter() - progress.began) * 1000, 3)})
+            with self._tracing.settle(span, delivery, progress.envelope, settlement):
+                await self._settle(delivery, progress, settlement, failure, span)
         except BusError as problem:
             self._will_come_again(progress.envelope, problem, span)
         finally:
@@ -244,8 +255,10 @@ class Pipeline:
             publisher=self._publisher,
             artifacts=self._artifacts,
             state=self._state,
+            calls=self._calls,
         )
-        started_at, started = datetime.now(UTC), time.perf_counter()
+        progress.started_at = started_at = datetime.now(UTC)
+        progress.began = started = time.perf_counter()
         await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         self._dedupe.complete(key)
@@ -254,7 +267,7 @@ class Pipeline:
             if problem is not None:
                 self._will_come_again(envelope, problem, span)
             elif span.is_recording:
-                span.set({"bus.settlement": "ack"})
+                span.set({"bus.settlement": "ack", "bus.exec_ms": exec_ms})
             span.end()
             ended(delivery)
 
@@ -300,6 +313,9 @@ class Pipeline:
                     failure.message,
                     extra=_ids(progress),
                 )
+                failed = failed_attempt(delivery, progress.envelope, progress.started_at, failure, settlement)
+                if failed is not None:
+                    return await self._commits.give_back(failed, delivery.reply)
             await self._connection.publish(delivery.reply, b'-NAK {"delay": %d}' % int(settlement.delay_s * 1e9))
         else:
             assert failure is not None
@@ -327,40 +343,18 @@ class Pipeline:
         log.warning("%s to %s is not settled and will come again: %s", what, self._agent, problem.info.message)
         if span is not None:
             span.event("settle_failed", {"error.type": problem.info.code})
+            span.fail(problem.info.code, f"not settled: {problem.info.message}")
+            span.set({"bus.settlement": "failed"})
 
     def _state(self, workflow_id: str | None) -> WorkflowState:
         return WorkflowState(self._connection, workflow_id)
 
-    async def _hand_back(self, delivery: Delivery, progress: _Progress) -> None:
-        if progress.claimed is not None:
-            self._dedupe.release(progress.claimed)
+    async def hand_back(self, delivery: Delivery) -> None:
+        """Gives a delivery that did not begin, or was cancelled, back to the broker; it runs elsewhere at once."""
         try:
             await self._connection.publish(delivery.reply, b"-NAK")
         except BusError as problem:
-            log.warning("%s comes again after its ack wait: %s", self._what(progress), problem.info.message)
-
-    def _open_span(self, delivery: Delivery, envelope: Envelope | None) -> Span:
-        trace_id = envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}"
-        return self._telemetry.start(
-            lambda: f"process {envelope.to}.{envelope.type}" if envelope is not None else f"process {self._agent}",
-            SpanKind.CONSUMER,
-            trace_id=trace_id,
-            parent=TraceContext.from_headers(delivery.headers),
-            sampling_key=(envelope.workflow_id if envelope is not None else None) or trace_id,
-            link_parent=True,
-            attributes=lambda: self._attributes(delivery, envelope),
-        )
-
-    def _attributes(self, delivery: Delivery, envelope: Envelope | None) -> dict[str, str | int | float | bool]:
-        attributes: dict[str, str | int | float | bool] = {
-            "bus.attempt": attempts_before(delivery.headers) + delivery.attempt
-        }
-        if envelope is not None:
-            attributes |= message_attributes("process", envelope)
-            route = self._routes.get(envelope.type)
-            if envelope.phase is None and route is not None and route.handler.phase is not None:
-                attributes["bus.phase"] = route.handler.phase
-        return attributes
+            log.warning("a message to %s comes again after its ack wait: %s", self._agent, problem.info.message)
 
     def _what(self, progress: _Progress) -> str:
         if progress.envelope is None:

@@ -6,20 +6,22 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
 from bus.broker.store import store
 from bus.broker.streams import has_schedules
 from bus.broker.subjects import BROADCAST, key_lane
-from bus.delivery.attributes import message_attributes
+from bus.delivery.attributes import Attributes, message_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
-from bus.delivery.references import refer
+from bus.delivery.onward import onward
 from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
-from bus.telemetry.context import TraceContext
+from bus.telemetry.context import TraceContext, w3c_trace_id
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.references import refer
 
 IN_FLIGHT = 64
 
@@ -56,6 +58,8 @@ class Publisher:
         `broker.full`, `protocol.too_large`, and `protocol.malformed` for extensions that exclude each other.
         Cancelled, it may or may not be stored.
         """
+        if parent is not None:
+            envelope, parent = onward(self._telemetry, envelope, parent)
         if not self._middleware:
             await self._store(envelope, parent, ttl_s, timeout_s)
             return envelope
@@ -79,7 +83,7 @@ class Publisher:
             trace_id=envelope.trace_id,
             parent=parent,
             sampling_key=envelope.workflow_id or envelope.trace_id,
-            attributes=lambda: message_attributes("send", envelope),
+            attributes=lambda: self._attributes(envelope, subject),
         )
         headers = {"Nats-Msg-Id": dedupe_header(envelope.sender, envelope.message_id)}
         if span.context is not None:
@@ -95,6 +99,8 @@ class Publisher:
             if len(data) > self._inline_limit:
                 referring = await refer(envelope, self._artifacts, over_bytes=self._inline_limit, timeout_s=timeout_s)
                 data = data if referring is envelope else referring.encode()
+            if span.is_recording:
+                span.set({"messaging.message.body.size": len(data)})
             stored = await store(self._connection, subject, data, headers, timeout_s=timeout_s)
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
@@ -129,6 +135,16 @@ class Publisher:
                 group.create_task(work())
         if failed:
             raise _not_stored(envelopes, failed)
+
+    def _attributes(self, envelope: Envelope, subject: str) -> Attributes:
+        attributes = message_attributes("send", envelope, agent=envelope.sender)
+        attributes["messaging.destination.name"] = subject
+        server = urlsplit(self._connection.url)
+        attributes["server.address"] = server.hostname or ""
+        attributes["server.port"] = server.port or 0
+        if w3c_trace_id(envelope.trace_id) != envelope.trace_id:
+            attributes["bus.foreign_trace_id"] = envelope.trace_id
+        return attributes
 
     def _address(self, envelope: Envelope) -> tuple[str, dict[str, str] | None]:
         """The subject, and for a later delivery the headers that make it one."""

@@ -12,6 +12,7 @@ from bus.broker.subjects import BROADCAST, WorkSubject
 from bus.envelope import Envelope, derive_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
 from bus.errors import ErrorInfo
+from bus.text import plain
 
 ERROR_TYPE = "error"
 MAX_MESSAGE_CHARS = 2000
@@ -71,7 +72,7 @@ def refusal_message(
 def _bounded(failure: ErrorInfo) -> dict[str, Any]:
     """The error as JSON of a bounded size: a handler may have put anything into its details."""
     wire = failure.to_wire()
-    wire["message"] = plain_text(failure.message, MAX_MESSAGE_CHARS)
+    wire["message"] = plain(failure.message, MAX_MESSAGE_CHARS)
     try:
         details = json.dumps(wire["details"], default=str, skipkeys=True, allow_nan=False)
         fits = len(details) <= MAX_DETAILS_CHARS
@@ -79,9 +80,3 @@ def _bounded(failure: ErrorInfo) -> dict[str, Any]:
     except (ValueError, RecursionError):
         wire["details"] = {"left_out": "they are not JSON"}
     return wire
-
-
-def plain_text(text: str, limit: int) -> str:
-    """A text that UTF-8 can carry, cut to `limit` characters."""
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

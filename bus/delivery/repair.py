@@ -24,6 +24,7 @@ from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.publisher import Publisher
 from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
+from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, Rejected, error
 from bus.telemetry.context import TraceContext
@@ -37,11 +38,14 @@ CLOCK_MARGIN = timedelta(minutes=2)
 class Repair:
     """The repair of one replica of one agent."""
 
-    def __init__(self, connection: Connection, agent: str, *, dedupe: Dedupe, publisher: Publisher) -> None:
+    def __init__(
+        self, connection: Connection, agent: str, *, dedupe: Dedupe, publisher: Publisher, tracing: DeliveryTracing
+    ) -> None:
         self._connection = connection
         self._agent = agent
         self._dedupe = dedupe
         self._publisher = publisher
+        self._tracing = tracing
         self._dead_letters = DeadLetters(connection)
         self._names = StreamNames.of(connection.settings.namespace)
         self._reader = StreamReader(
@@ -122,7 +126,8 @@ class Repair:
             deliveries=lost.attempt,
         ).info
         if not await self._is_buried(advisory, lost):
-            await self._dead_letters.bury(lost, agent=self._agent, failure=failure)
+            dead_id = await self._dead_letters.bury(lost, agent=self._agent, failure=failure)
+            self._tracing.given_up(lost, envelope, code=failure.code, reason=failure.message, dead_id=dead_id)
         await self._tell_sender(lost, envelope, failure)
 
     async def _is_buried(self, advisory: Delivery, lost: Delivery) -> bool:

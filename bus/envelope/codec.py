@@ -99,8 +99,8 @@ def render(fields: dict[str, Any]) -> bytes:
     return data
 
 
-def check_fields(fields: Mapping[str, Any]) -> None:
-    """Check every known field but `version`; unknown ones are not looked at (ENV-4).
+def check_fields(fields: Mapping[str, Any], *, timed: bool = True) -> None:
+    """Check every known field but `version`, and `timestamp` when `timed`; unknown ones are not looked at (ENV-4).
 
     Raises Rejected `protocol.malformed` for the first breach, with details.path and details.problem.
     """
@@ -120,7 +120,7 @@ def check_fields(fields: Mapping[str, Any]) -> None:
         _remembered_few(sender, to, type_name, get("role"), get("phase"), get("status"))
     except TypeError:  # an array or object, which no cache can hold
         _check_few(sender, to, type_name, get("role"), get("phase"), get("status"))
-    if "timestamp" in fields and not timestamps.is_timestamp(fields["timestamp"]):
+    if timed and "timestamp" in fields and not timestamps.is_timestamp(fields["timestamp"]):
         raise malformed("timestamp", timestamps.RULE, fields["timestamp"])
     if "extensions" in fields:
         given = fields["extensions"]

@@ -76,7 +76,7 @@ class Envelope:
             "from": sender,
             "to": to,
             "type": type,
-            "timestamp": timestamps.now() if timestamp is None else timestamp,
+            "timestamp": timestamp,
             "extensions": {} if extensions is None else dict(extensions),
             "payload": {} if payload is None else payload,
         }
@@ -86,8 +86,13 @@ class Envelope:
             fields["phase"] = phase
         if status is not None:
             fields["status"] = status
-        versions.check(fields)
-        codec.check_fields(fields)
+        if version != versions.CURRENT:
+            versions.check(fields)
+        if timestamp is None:
+            codec.check_fields(fields, timed=False)
+            fields["timestamp"] = timestamps.now()
+        else:
+            codec.check_fields(fields)
         _set_attribute(self, "_fields", fields)
 
     @classmethod

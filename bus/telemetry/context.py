@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _W3C_TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -19,9 +19,11 @@ def w3c_trace_id(trace_id: str) -> str:
     return hashlib.sha256(trace_id.encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
-    """One hop: the trace, the span that caused what follows, and its flags."""
+class TraceContext(NamedTuple):
+    """One hop: the trace, the span that caused what follows, and its flags.
+
+    A named tuple, because one is made for every message, also for those that nobody records.
+    """
 
     trace_id: str
     span_id: str
@@ -29,19 +31,33 @@ class TraceContext:
     state: str = ""
     baggage: str = ""
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it is recorded: the lowest bit of the flags. There are others, so `01` is not the only yes."""
+        return self.flags[1] in "13579bdf"
+
+    @property
+    def traceparent(self) -> str:
+        """The header of this name."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> TraceContext | None:
         """Reads the headers; a damaged `traceparent` counts as none, as the standard says."""
-        found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-        if found is None or found[1] == "ff" or found[2] == _NO_TRACE or found[3] == _NO_SPAN:
+        traceparent = headers.get("traceparent")
+        if not traceparent:
             return None
-        if found[1] == "00" and found[5]:
+        found = _TRACEPARENT.fullmatch(traceparent)
+        if found is None:
             return None
-        return cls(found[2], found[3], found[4], headers.get("tracestate", ""), headers.get("baggage", ""))
+        version, trace_id, span_id, flags, more = found.groups()
+        if version == "ff" or trace_id == _NO_TRACE or span_id == _NO_SPAN or (version == "00" and more):
+            return None
+        return cls(trace_id, span_id, flags, headers.get("tracestate", ""), headers.get("baggage", ""))
 
     def to_headers(self) -> dict[str, str]:
         """The headers for the next hop."""
-        headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-{self.flags}"}
+        headers = {"traceparent": self.traceparent}
         if self.state:
             headers["tracestate"] = self.state
         if self.baggage:

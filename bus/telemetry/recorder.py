@@ -6,13 +6,24 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 log = logging.getLogger("bus.telemetry")
 
 QUEUE_SPANS = 65_536
 BATCH_SPANS = 1024
 INTERVAL_S = 0.5
+TELL_EVERY_S = 60.0
+# A receiver that does not answer is not waited for at the end.
+CLOSE_FAILING_S = 1.0
+
+
+class Counts(NamedTuple):
+    """What became of the spans of one service: sent, lost, waiting to be sent."""
+
+    exported: int
+    dropped: int
+    waiting: int
 
 
 class SpanRecord:
@@ -64,6 +75,11 @@ class Recorder:
         self._waiting: deque[SpanRecord] = deque()
         self._wake = threading.Event()
         self._closing = False
+        self._is_failing = False
+        self._is_given_up = False
+        self._in_hand = 0
+        self._told = 0
+        self._told_at = float("-inf")
         self.dropped = 0
         self.exported = 0
         self._thread = threading.Thread(target=self._run, name="span export", daemon=True)
@@ -78,12 +94,18 @@ class Recorder:
         if len(self._waiting) == BATCH_SPANS:
             self._wake.set()
 
+    def counts(self) -> Counts:
+        """How many were exported, dropped, and wait."""
+        return Counts(self.exported, self.dropped, len(self._waiting))
+
     def close(self, timeout_s: float) -> None:
-        """Exports what waits, within `timeout_s`; blocks. What is left then is counted and told."""
+        """Exports what waits, within `timeout_s` (1 s when the receiver fails); blocks. What is left is counted."""
         self._closing = True
         self._wake.set()
-        self._thread.join(timeout_s)
-        self.dropped += len(self._waiting)
+        self._thread.join(min(timeout_s, CLOSE_FAILING_S) if self._is_failing else timeout_s)
+        # The batch that the thread still tries to send counts as lost too: nobody will hear of it.
+        self._is_given_up = True
+        self.dropped += len(self._waiting) + self._in_hand
         if self.dropped:
             log.warning("%d spans were not exported (%d were)", self.dropped, self.exported)
         self._exporter.close()
@@ -94,7 +116,21 @@ class Recorder:
             self._wake.clear()
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_SPANS))]
-                if self._exporter.export(batch):
+                self._in_hand = len(batch)
+                arrived = self._exporter.export(batch)
+                if self._is_given_up:
+                    return
+                self._in_hand = 0
+                self._is_failing = not arrived
+                if arrived:
                     self.exported += len(batch)
                 else:
                     self.dropped += len(batch)
+                self._tell()
+
+    def _tell(self) -> None:
+        """A line of log for what was lost, once a minute at most."""
+        lost = self.dropped - self._told
+        if lost and time.monotonic() - self._told_at > TELL_EVERY_S:
+            self._told, self._told_at = self.dropped, time.monotonic()
+            log.warning("%d spans were lost, %d waiting; bus doctor shows who loses them", lost, len(self._waiting))

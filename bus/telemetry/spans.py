@@ -1,4 +1,4 @@
-"""Spans: one for each send, process and dead letter, exported over OTLP when an endpoint is set.
+"""Spans: one for each send and process, and for settlements worth seeing, exported over OTLP when an endpoint is set.
 
 Without an endpoint, and for what is not sampled, a span costs an object, and the context that came in is passed on
 unchanged. What the attributes mean: `schemas/README.md`, section Tracing.
@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
 from bus.telemetry import sampling
 from bus.telemetry.context import TraceContext, w3c_trace_id
+from bus.telemetry.length import TRACES_KEPT, TraceLengths, next_trace_id, without_length
 from bus.telemetry.otlp import OtlpJsonExporter, endpoint
-from bus.telemetry.recorder import Recorder, SpanRecord
+from bus.telemetry.recorder import Counts, Recorder, SpanRecord
 
 CLOSE_S = 5.0
 SAMPLED = "01"
 UNSAMPLED = "00"
+# A traceparent of version 00; the last bit of its flags says whether it is sampled.
+PLAIN_LENGTH = 55
+EVEN = "02468ace"
 
 Attributes = Mapping[str, str | int | float | bool]
 
@@ -63,9 +70,17 @@ class Span:
         if self._record is not None:
             self._record.events.append((time.time_ns(), name, dict(attributes)))
 
-    def fail(self, code: str, message: str) -> None:
-        """Marks the span as failed with an error code of the error table."""
+    def link(self, contexts: Iterable[TraceContext]) -> None:
+        """Adds links to other spans, each once and none to itself."""
         if self._record is not None:
+            known = dict.fromkeys(self._record.links)
+            known |= dict.fromkeys((one.trace_id, one.span_id) for one in contexts)
+            known.pop((self._record.trace_id, self._record.span_id), None)
+            self._record.links = tuple(known)
+
+    def fail(self, code: str, message: str) -> None:
+        """Marks the span as failed with an error code of the error table; the first one stays."""
+        if self._record is not None and self._record.error is None:
             self._record.attributes["error.type"] = code
             self._record.error = message
 
@@ -77,6 +92,25 @@ class Span:
             self._record = None
 
 
+class PassingSpan(Span):
+    """An operation that is not recorded, below one that is not either: it passes on the context that came in."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(None)
+        self._headers = headers
+
+    @property
+    def context(self) -> TraceContext | None:
+        """Read from the headers when something is sent, which most messages do not cause."""
+        return TraceContext.from_headers(self._headers)
+
+    @context.setter
+    def context(self, _: TraceContext | None) -> None:
+        return
+
+
 class Telemetry:
     """The spans of one service: every agent has its own, also when several share a process.
 
@@ -84,17 +118,28 @@ class Telemetry:
     """
 
     def __init__(self, service: str, *, namespace: str) -> None:
+        self.service = service
+        self.instance_id = str(uuid.uuid4())
         self._recorder: Recorder | None = None
         self._share = sampling.ratio()
+        self._lengths = TraceLengths()
+        self._continued: OrderedDict[str, TraceContext] = OrderedDict()
         if (url := endpoint()) is not None:
             resource = {
                 "service.name": service,
                 "service.namespace": namespace,
-                "service.instance.id": str(uuid.uuid4()),
+                "service.instance.id": self.instance_id,
+                # Jaeger corrects clock skew between hosts, and takes one host's clock for one.
                 "host.name": socket.gethostname(),
+                "process.pid": str(os.getpid()),
                 "telemetry.sdk.language": "python",
             }
             self._recorder = Recorder(OtlpJsonExporter(url, resource))
+
+    @property
+    def counts(self) -> Counts | None:
+        """What became of the spans so far; None when none are recorded."""
+        return self._recorder.counts() if self._recorder is not None else None
 
     def start(
         self,
@@ -105,34 +150,102 @@ class Telemetry:
         parent: TraceContext | None,
         sampling_key: str,
         link_parent: bool = False,
+        start_ns: int | None = None,
         attributes: Callable[[], dict[str, str | int | float | bool]],
     ) -> Span:
         """Starts a span below `parent`; without a parent it is a root of the trace `trace_id`.
 
         A root is recorded by the share of `sampling_key`, everything below as its parent. `name` and `attributes`
-        are called only for what is recorded. `link_parent` adds the parent as a link too.
+        are called only for what is recorded. `link_parent` adds the parent as a link too; `start_ns` is when it
+        began (epoch nanoseconds), if that was earlier.
         """
         if self._recorder is None:
             return Span(parent)
         if parent is not None:
-            if not int(parent.flags, 16) & 1:
+            if not parent.is_sampled:
                 return Span(parent)
         elif not sampling.is_sampled(sampling_key, self._share):
             return Span(TraceContext(w3c_trace_id(trace_id), _span_id(), UNSAMPLED))
-        record = SpanRecord(
+        return self._record(
             name(),
             kind,
-            parent.trace_id if parent is not None else w3c_trace_id(trace_id),
-            _span_id(),
-            parent.span_id if parent is not None else "",
-            parent.state if parent is not None else "",
+            parent or TraceContext(w3c_trace_id(trace_id), "", SAMPLED),
             ((parent.trace_id, parent.span_id),) if parent is not None and link_parent else (),
             attributes(),
+            start_ns,
         )
-        context = TraceContext(
-            record.trace_id, record.span_id, SAMPLED, record.trace_state, parent.baggage if parent is not None else ""
+
+    def onward(self, parent: TraceContext, *, workflow_id: str | None) -> TraceContext:
+        """Where to go on below `parent`: there, or in the next trace once its own has about 2,000 spans.
+
+        Jaeger gets slow and unreadable beyond. All services choose the same next trace.
+        """
+        while self._recorder is not None and parent.is_sampled and self._lengths.is_full(parent.trace_id):
+            known = self._continued.get(parent.trace_id)
+            if known is None:
+                known = self.continued(parent, next_trace_id(parent.trace_id), name=None, workflow_id=workflow_id)
+                self._continued[parent.trace_id] = known
+                if len(self._continued) > TRACES_KEPT:
+                    self._continued.popitem(last=False)
+            parent = known._replace(baggage=parent.baggage)
+        return parent
+
+    def continued(
+        self, after: TraceContext, trace_id: str, *, name: str | None, workflow_id: str | None
+    ) -> TraceContext:
+        """Begins the trace `trace_id` as the one that follows after a span: two short spans, linked to each other.
+
+        Jaeger shows links into other traces badly and never backwards, so both carry the other's trace id as an
+        attribute too. What was not sampled goes on unsampled. Who records nothing passes on what came.
+        """
+        about = {} if workflow_id is None else {"bus.workflow_id": workflow_id}
+        if name is not None:
+            about["bus.workflow.name"] = name
+        if self._recorder is None:
+            return after
+        first = TraceContext(trace_id, "", after.flags, without_length(after.state), after.baggage)
+        if not after.is_sampled:
+            return first._replace(span_id=_span_id())
+        begun = self._record(
+            "continue_workflow" if name is None else f"continue_workflow {name}",
+            SpanKind.INTERNAL,
+            first,
+            ((after.trace_id, after.span_id),),
+            {**about, "bus.trace.previous": after.trace_id},
         )
+        context = begun.context
+        assert context is not None
+        begun.end()
+        self._record(
+            "workflow_continues",
+            SpanKind.INTERNAL,
+            after,
+            ((trace_id, context.span_id),),
+            {**about, "bus.trace.next": trace_id},
+        ).end()
+        return context
+
+    def _record(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: TraceContext,
+        links: tuple[tuple[str, str], ...],
+        attributes: dict[str, Any],
+        start_ns: int | None = None,
+    ) -> Span:
+        state = self._lengths.add(parent.trace_id, parent.state)
+        record = SpanRecord(name, kind, parent.trace_id, _span_id(), parent.span_id, state, links, attributes)
+        if start_ns is not None:
+            record.start_ns = start_ns
+        # The flags as they came: bit 2 says that the trace id is random, and holds for the whole trace.
+        context = TraceContext(record.trace_id, record.span_id, parent.flags, state, parent.baggage)
         return Span(context, record, self._recorder)
+
+    def passes(self, headers: Mapping[str, str]) -> bool:
+        """Whether what comes with these headers is certainly not recorded here."""
+        traceparent = headers.get("traceparent", "")
+        return self._recorder is None or (len(traceparent) == PLAIN_LENGTH and traceparent[-1] in EVEN)
 
     async def close(self) -> None:
         """Sends what is queued, within 5 s; a second call does nothing."""
@@ -142,4 +255,5 @@ class Telemetry:
 
 
 def _span_id() -> str:
-    return os.urandom(8).hex()
+    # Not zero, which means none. No secret, so no call into the system for it.
+    return f"{random.getrandbits(64) or 1:016x}"

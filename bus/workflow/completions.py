@@ -1,10 +1,10 @@
-"""Completions: the record of what was handled, as the completions stream keeps it (wire specification)."""
+"""Completions: the record of what was handled, and of attempts that failed, as the completions stream keeps it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,27 +20,58 @@ class Completion(NamedTuple):
     exec_ms: float
 
 
-def encode(group: Sequence[Completion]) -> bytes:
-    """Several completions as the body of one message."""
-    return orjson.dumps(
-        {
-            "completed": [
-                {
-                    "from": one.sender,
-                    "message_id": one.message_id,
-                    "workflow_id": one.workflow_id,
-                    "attempt": one.attempt,
-                    "started_at": one.started_at,
-                    "exec_ms": one.exec_ms,
-                }
-                for one in group
-            ]
-        }
-    )
+class FailedAttempt(NamedTuple):
+    """One attempt that failed and is tried again after `again_in_ms`. Times are the handling agent's.
+
+    `message` is the error in one line.
+    """
+
+    sender: str
+    message_id: str
+    workflow_id: str | None
+    attempt: int
+    started_at: datetime
+    exec_ms: float
+    again_in_ms: float
+    code: str
+    message: str
+
+
+def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) -> bytes:
+    """Several completions, and attempts that failed, as the body of one message."""
+    body: dict[str, Any] = {
+        "completed": [
+            {
+                "from": one.sender,
+                "message_id": one.message_id,
+                "workflow_id": one.workflow_id,
+                "attempt": one.attempt,
+                "started_at": one.started_at,
+                "exec_ms": one.exec_ms,
+            }
+            for one in group
+        ]
+    }
+    if failed:
+        # Beside the completions, where a reader that only knows those does not look.
+        body["failed"] = [
+            {
+                "from": one.sender,
+                "message_id": one.message_id,
+                "workflow_id": one.workflow_id,
+                "attempt": one.attempt,
+                "started_at": one.started_at,
+                "exec_ms": one.exec_ms,
+                "again_in_ms": one.again_in_ms,
+                "error": {"code": one.code, "message": one.message},
+            }
+            for one in failed
+        ]
+    return orjson.dumps(body)
 
 
 def decode_identities(data: bytes) -> list[tuple[str, str]]:
-    """Sender and message id of each; as `decode`, but several times faster."""
+    """Sender and message id of each completion; as `decode`, but several times faster."""
     try:
         found = [(one["from"], one["message_id"]) for one in orjson.loads(data)["completed"]]
     except (KeyError, TypeError, ValueError) as problem:
@@ -51,9 +82,15 @@ def decode_identities(data: bytes) -> list[tuple[str, str]]:
 
 
 def decode(data: bytes) -> list[Completion]:
-    """Reads them back. Raises ValueError, naming what is wrong, for bytes that are no completions."""
+    """The completions in it. Raises ValueError, naming what is wrong, for bytes that are no completions."""
+    return decode_all(data)[0]
+
+
+def decode_all(data: bytes) -> tuple[list[Completion], list[FailedAttempt]]:
+    """The completions and the failed attempts in it. Raises ValueError as `decode`."""
     try:
-        return [
+        body = orjson.loads(data)
+        completed = [
             Completion(
                 one["from"],
                 one["message_id"],
@@ -62,7 +99,22 @@ def decode(data: bytes) -> list[Completion]:
                 datetime.fromisoformat(one["started_at"]),
                 one["exec_ms"],
             )
-            for one in orjson.loads(data)["completed"]
+            for one in body["completed"]
         ]
-    except (KeyError, TypeError, ValueError) as problem:
+        failed = [
+            FailedAttempt(
+                one["from"],
+                one["message_id"],
+                one["workflow_id"],
+                one["attempt"],
+                datetime.fromisoformat(one["started_at"]),
+                one["exec_ms"],
+                one["again_in_ms"],
+                one["error"]["code"],
+                one["error"]["message"],
+            )
+            for one in body.get("failed", ())
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
         raise ValueError(f"not completions: {type(problem).__name__}") from problem
+    return completed, failed

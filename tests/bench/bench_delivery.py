@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bus.testing.server import NatsServer
-from tests.bench.ways import Task, environment, ways
+from tests.bench.ways import Task, Way, environment, ways
 
 BASE = "raw nats-py"
 
@@ -64,10 +64,9 @@ def span_receiver() -> Iterator[str]:
         server.shutdown()
 
 
-def side(way: str, part: str, loop: str, task: Task) -> None:
+def side(way: Way, part: str, loop: str, task: Task) -> None:
     """Runs one side in this process and prints its CPU seconds."""
-    found = ways("")[way]
-    work = found.publish if part == "publish" else found.consume
+    work = way.publish if part == "publish" else way.consume
 
     async def run() -> float:
         return await work(task)
@@ -81,14 +80,17 @@ def side(way: str, part: str, loop: str, task: Task) -> None:
     print(f"cpu {used}", flush=True)
 
 
-def run(way: str, receiver: str, loop: str, task: Task) -> Sample:
-    """One run: the consumer first, then the publisher; the clock runs from its first message to the last handled."""
+def run_way(way: Way, name: str, loop: str, task: Task, script: str) -> Sample:
+    """One run: the consumer first, then the publisher; the clock runs from its first message to the last handled.
+
+    `script` is the bench whose option `--side` knows the way by its name.
+    """
 
     def begin(part: str) -> subprocess.Popen[str]:
         numbers = [str(task.count), str(task.extra_bytes)]
         return subprocess.Popen(
-            [sys.executable, __file__, "--side", way, part, loop, task.url, task.name, *numbers],
-            stdout=subprocess.PIPE, text=True, env=environment(ways(receiver)[way]),
+            [sys.executable, script, "--side", name, part, loop, task.url, task.name, *numbers],
+            stdout=subprocess.PIPE, text=True, env=environment(way),
         )  # fmt: skip
 
     def cpu_us(output: str) -> float:
@@ -100,7 +102,7 @@ def run(way: str, receiver: str, loop: str, task: Task) -> Sample:
         output = sides[-1].stdout
         assert output is not None
         while (line := output.readline()) != "ready\n":
-            assert line, f"{way}: the {part} side ended"
+            assert line, f"{name}: the {part} side ended"
     started = time.perf_counter()
     consumed, _ = sides[0].communicate(timeout=600)
     elapsed_s = time.perf_counter() - started
@@ -115,7 +117,7 @@ def measure(options: argparse.Namespace, url: str, receiver: str) -> None:
     for _ in range(options.rounds):
         for name in names:
             task = Task(url, f"b{uuid.uuid4().hex[:8]}", options.messages, options.extra_bytes)
-            samples[name].append(run(name, receiver, options.loop, task))
+            samples[name].append(run_way(ways(receiver)[name], name, options.loop, task, __file__))
     base_cpu = statistics.median(one.cpu_us for one in samples[BASE])
     base_rate = statistics.median(one.rate for one in samples[BASE])
     print(f"{options.loop}, {options.messages} messages, {options.rounds} rounds, medians")
@@ -149,7 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.side:
         way, part, loop, url, name, count, extra = options.side
-        side(way, part, loop, Task(url, name, int(count), int(extra)))
+        side(ways("")[way], part, loop, Task(url, name, int(count), int(extra)))
         return
     with tempfile.TemporaryDirectory() as folder, span_receiver() as receiver:
         server = NatsServer(Path(folder))

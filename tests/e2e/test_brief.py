@@ -148,8 +148,10 @@ def test_sources_that_repeat_themselves_go_through_a_revision(environment: dict[
         (tmp_path / "docs" / f"{name.lower().replace(' ', '-')}.md").write_text(REPEATED.format(name=name))
     done = run_brief(environment, tmp_path, "docs", "--out", "brief.md", "--sections", "3", "--json")
     assert done.returncode == 0, done.stderr
-    tree = json.loads(done.stdout)["tree"]
-    assert [line for line in tree if "agent_message  reviewer > writer" in line and "revision" in line]
+    steps = json.loads(done.stdout)["story"]["steps"]
+    assert ("agent_message", "reviewer", "writer", "revision") in {
+        (step["type"], step["from"], step["to"], step["phase"]) for step in steps
+    }
     texts = [text for text, _, _ in cited((tmp_path / "brief.md").read_text())]
     assert len(texts) == len(set(texts))
 

@@ -182,7 +182,7 @@ def test_wrong_use_is_one_clear_line(arguments: tuple[str, ...], code: int, says
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    for command in (("up",), ("run",), ("send",), ("tail",), ("dead", "ls"), ("dead", "show"), ("doctor",)):
+    for command in (("up",), ("run",), ("send",), ("tail",), ("trace",), ("dead", "ls"), ("dead", "show"), ("doctor",)):
         shown = CliRunner().invoke(app, [*command, "--help"])
         assert shown.exit_code == 0
         assert f"Example: bus {' '.join(command)}" in shown.output

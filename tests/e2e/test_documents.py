@@ -24,8 +24,14 @@ EXPECTED = {
     "bus send shouter note '{\"text\": 1}' --wait": (1, "payload.text"),
     "bus dead ls": (0, "tool.validation_failed"),
     "bus tail --since 10m": (0, "shouter > cli  noted"),
+    "bus trace WORKFLOW_ID": (1, "no message of the workflow WORKFLOW_ID is known"),
     "bus doctor": (0, "nothing is wrong"),
     'bus chaos shouter:shouter --type note --payload \'{"text": "hi"}\'': (0, "good"),
+    "bus bench": (0, "messages handled"),
+    "bus run adder:adder": None,
+    "bus registry ls": (0, "calculator.add"),
+    'bus call calculator.add \'{"a": 1, "b": "2"}\'': (0, '"sum": 3.0'),
+    'bus call calculator.add \'{"a": 1, "c": 2}\'': (1, "`b` is missing"),
 }
 
 
@@ -45,10 +51,23 @@ def test_every_command_is_known_here() -> None:
 
 
 def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
-    agent, _ = blocks("python")
+    agent, *_ = blocks("python")
     (tmp_path / "shouter.py").write_text(agent)
     start("bus", "run", "shouter:shouter", until="running shouter")
-    for command, expected in EXPECTED.items():
+    run_all([command for command in EXPECTED if "call" not in command and "registry" not in command], bus_command)
+
+
+def test_the_capability_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
+    _, _, adder, _ = blocks("python")
+    (tmp_path / "adder.py").write_text(adder)
+    start("bus", "run", "adder:adder", until="running adder")
+    run_all([command for command in EXPECTED if "call" in command or "registry" in command], bus_command)
+
+
+def run_all(commands: list[str], bus_command: Run) -> None:
+    """Runs those that end, and compares."""
+    for command in commands:
+        expected = EXPECTED[command]
         if expected is None:
             continue
         words = shlex.split(command)[1:]
@@ -59,15 +78,18 @@ def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: R
 
 
 async def test_the_client(environment: dict[str, str], tmp_path: Path, start: Start) -> None:
-    agent, client = blocks("python")
+    agent, client, adder, calling = blocks("python")
     (tmp_path / "shouter.py").write_text(agent)
+    (tmp_path / "adder.py").write_text(adder)
     start("bus", "run", "shouter:shouter", until="running shouter")
+    start("bus", "run", "adder:adder", until="running adder")
+    client += calling
     body = "".join(f"    {line}\n" for line in client.splitlines() if not line.startswith("from "))
     (tmp_path / "client.py").write_text(
-        f"import asyncio\nfrom bus import Bus\n\nasync def main():\n{body}\nasyncio.run(main())\n"
+        f"import asyncio\nfrom bus import Bus, CallDraft\n\nasync def main():\n{body}\nasyncio.run(main())\n"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "client.py", cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
-    assert out.decode().strip() == "{'text': 'HI'}"
+    assert out.decode().splitlines() == ["{'text': 'HI'}", "{'sum': 3.0} [{'sum': 2.0}, {'sum': 4.0}]"]

@@ -6,6 +6,9 @@ import pytest
 
 from bus import Settings
 from bus.testing import NatsServer
+from tests.integration.otlp_receiver import received
+
+__all__ = ["received"]
 
 
 @pytest.fixture

@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from bus import BrokerError
-from bus.broker.wire import close, flush, header_block, publish_command, reconnects, send, take_directly, unsubscribe
+from bus.broker.parser import Arrival
+from bus.broker.wire import (
+    close,
+    flush,
+    header_block,
+    publish_command,
+    read_directly,
+    reconnects,
+    send,
+    take_directly,
+    unsubscribe,
+)
 from bus.testing import NatsServer
 
 
@@ -38,15 +48,16 @@ def test_no_header_value_can_add_a_header(headers: dict[str, str]) -> None:
 
 
 async def test_messages_are_taken_in_the_reading_task(shared_server: NatsServer) -> None:
-    client = await nats.connect(shared_server.url)
-    taken: list[Msg] = []
+    client = Client()
+    read_directly(client)
+    await client.connect(shared_server.url)
+    taken: list[Arrival] = []
     subscription = await client.subscribe("wire.direct")
     take_directly(subscription, taken.append)
     for number in range(100):
         await client.publish("wire.direct", b"%d" % number)
     await flush(client, 2)
     assert [message.data for message in taken] == [b"%d" % number for number in range(100)]
-    assert subscription.pending_bytes == 0
     await client.publish("wire.direct", b"last")
     await unsubscribe(client, subscription, 2)
     assert taken[-1].data == b"last"
@@ -76,6 +87,9 @@ def test_the_names_are_where_they_were() -> None:
         "_flush_pending",
         "_flush_queue",
         "_max_pending_size",
+        "_process_msg",
+        "_ps",
+        "_subs",
         "_pending_data_size",
         "_reading_task",
         "_reconnection_task",

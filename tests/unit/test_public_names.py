@@ -1,5 +1,7 @@
 """The public names are pinned: a new one is a decision, a lost one is a breaking change."""
 
+import pytest
+
 import bus
 
 
@@ -10,6 +12,9 @@ def test_the_sorted_public_names() -> None:
         "BrokerError",
         "Bus",
         "BusError",
+        "Call",
+        "CallDraft",
+        "Card",
         "DeadLetter",
         "Draft",
         "Envelope",
@@ -19,15 +24,24 @@ def test_the_sorted_public_names() -> None:
         "PermanentFailure",
         "RegistryError",
         "Rejected",
+        "Result",
         "RetryLater",
         "RetryPolicy",
         "Settings",
         "SettingsError",
         "Sighting",
+        "Story",
         "ToolError",
-        "Tree",
         "Workflow",
     ]
     assert len(bus.__all__) <= 30
     for name in bus.__all__:
         assert getattr(bus, name).__doc__, f"{name} has no docstring"
+
+
+def test_each_public_name_has_one_home() -> None:
+    """They are imported when asked for; what is asked for and does not exist is an ordinary AttributeError."""
+    assert sorted(bus._HOMES) == bus.__all__
+    assert set(bus.__all__) <= set(dir(bus))
+    with pytest.raises(AttributeError, match="nothing"):
+        bus.nothing  # noqa: B018

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus import Envelope, Sighting
-from bus.cli.render import clean, sighting_line, table
+from bus.cli.render import sighting_line, table
+from bus.text import clean
 
 
 @given(st.text())

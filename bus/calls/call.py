@@ -1,0 +1,135 @@
+"""The call as a capability sees it: who asks, until when, and what it may do on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from bus.contracts.result import Result
+from bus.envelope import Envelope, derive_message_id
+from bus.telemetry.spans import Span
+from bus.trust import budget
+from bus.workflow.artifacts import Artifacts
+from bus.workflow.calling import Calling
+
+Publish = Callable[..., Awaitable[Envelope]]
+
+
+class Call:
+    """One call of one capability. A capability that wants it names a parameter of this type.
+
+    `model_id` may be set to the model that did the work; it stands in the result's `meta`.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_caller",
+        "_ends_at",
+        "_ordinal",
+        "_publish",
+        "_span",
+        "artifacts",
+        "envelope",
+        "idempotency_key",
+        "model_id",
+        "tool_call_id",
+    )
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        *,
+        agent: str,
+        tool_call_id: str,
+        idempotency_key: str | None,
+        ends_at: float,
+        span: Span,
+        caller: Calling,
+        publish: Publish,
+        artifacts: Artifacts,
+    ) -> None:
+        self.envelope = envelope
+        self.tool_call_id = tool_call_id
+        self.idempotency_key = idempotency_key
+        self.artifacts = artifacts
+        self.model_id: str | None = None
+        self._agent = agent
+        self._ends_at = ends_at
+        self._span = span
+        self._caller = caller
+        self._publish = publish
+        self._ordinal = 0
+
+    @property
+    def sender(self) -> str:
+        """The agent or client that calls."""
+        return self.envelope.sender
+
+    @property
+    def trace_id(self) -> str:
+        """The trace that the call belongs to."""
+        return self.envelope.trace_id
+
+    @property
+    def workflow_id(self) -> str | None:
+        """The workflow that the call belongs to."""
+        return self.envelope.workflow_id
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the call belongs to."""
+        return self.envelope.session_id
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the call is ended as `tool.timeout`; 0 when that is due."""
+        return max(0.0, self._ends_at - time.monotonic())
+
+    async def call(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, timeout_s: float | None = None, **options: Any
+    ) -> Result:
+        """Calls onwards, within what is left of this call's time; arguments and errors as `Bus.call`.
+
+        A keyed call passes a key of its own on, so that a second run of it asks for the same work.
+        """
+        self._ordinal += 1
+        if self.idempotency_key is not None:
+            options.setdefault("derived_key", self._derived(f"call:{self._ordinal}:{capability}"))
+        left = self.remaining_s
+        return await self._caller.call(
+            capability,
+            arguments,
+            timeout_s=left if timeout_s is None else min(left, timeout_s),
+            cause=self.envelope,
+            parent=self._span.context,
+            **options,
+        )
+
+    async def send(self, to: str, type: str, payload: BaseModel | Any, *, phase: str | None = None) -> Envelope:
+        """Sends a message that this call caused; returns its envelope once the broker has stored it.
+
+        Of a keyed call the message has a derived id, so that a second run of it sends the same one.
+        """
+        self._ordinal += 1
+        keyed = self.idempotency_key is not None
+        return await self._publish(
+            Envelope(
+                sender=self._agent,
+                to=to,
+                type=type,
+                message_id=self._derived(f"send:{self._ordinal}:{to}:{type}") if keyed else None,
+                trace_id=self.trace_id,
+                workflow_id=self.workflow_id,
+                session_id=self.session_id,
+                phase=phase or self.envelope.phase,
+                extensions=budget.inherit(self.envelope, self._agent),
+                payload=payload.model_dump(mode="json", by_alias=True) if isinstance(payload, BaseModel) else payload,
+            ),
+            parent=self._span.context,
+        )
+
+    def _derived(self, part: str) -> str:
+        return derive_message_id(self.sender, self.idempotency_key or "", self._agent, part)

@@ -1,0 +1,71 @@
+"""The control line: what a caller says about a call that is in hand, and how it learns that nobody has it any more.
+
+Every replica listens on a subject of its own, so the broker itself says that a replica is gone: nobody listens there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from enum import StrEnum
+
+import orjson
+
+from bus.broker.connection import Connection
+from bus.errors import BusError
+
+ALL = "all"
+ASK_S = 1.0
+
+
+class Verb(StrEnum):
+    """What can be said: `alive` asks whether the call is in hand, `cancel` ends it."""
+
+    ALIVE = "alive"
+    CANCEL = "cancel"
+
+
+class Presence(StrEnum):
+    """What a replica's silence or answer means."""
+
+    HAS_IT = "has it"
+    HAS_NOT = "has it not"
+    GONE = "gone"
+    SILENT = "silent"
+
+
+def word(verb: Verb, tool_call_id: str) -> bytes:
+    """The message."""
+    return orjson.dumps({"verb": verb.value, "tool_call_id": tool_call_id})
+
+
+def read_word(data: bytes) -> tuple[Verb, str] | None:
+    """The verb and the call of a message; None for anything else."""
+    try:
+        said = orjson.loads(data)
+        return Verb(said["verb"]), str(said["tool_call_id"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+async def is_lost(
+    connection: Connection, agent: str, instances: Iterable[str], *, sender: str, tool_call_id: str
+) -> bool:
+    """Whether a replica of the agent is gone and none of the others has the call.
+
+    A replica that does not answer may be busy, so it is never taken for gone.
+    """
+    found = await asyncio.gather(
+        *(presence(connection, agent, one, sender=sender, tool_call_id=tool_call_id) for one in instances)
+    )
+    return Presence.GONE in found and not {Presence.HAS_IT, Presence.SILENT} & set(found)
+
+
+async def presence(connection: Connection, agent: str, instance: str, *, sender: str, tool_call_id: str) -> Presence:
+    """What one replica says about one call, within a second."""
+    subject = connection.subjects.control(agent, instance, sender)
+    try:
+        answer = await connection.request(subject, word(Verb.ALIVE, tool_call_id), timeout_s=ASK_S)
+    except BusError as problem:
+        return Presence.GONE if problem.info.details.get("reason") == "no_responders" else Presence.SILENT
+    return Presence.HAS_IT if answer.data == b"yes" else Presence.HAS_NOT

@@ -1,0 +1,128 @@
+"""Replays: the same idempotency key gets the stored result, from every replica, for a window (TOOL-5)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from bus.broker.connection import Connection
+from bus.broker.leases import Leases
+from bus.broker.streams import StreamNames
+from bus.calls.control import Presence, presence
+from bus.errors import BrokerError, error
+
+log = logging.getLogger("bus.calls")
+
+CLAIM_MARGIN_S = 30.0
+FIRST_LOOK_S = 0.02
+SLOWEST_LOOK_S = 0.5
+MAX_STORED_BYTES = 900 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to do the work of one key, or the result of who did it before."""
+
+    key: str
+    revision: int
+    stored: dict[str, Any] | None = None
+
+
+class Replays:
+    """The keys of one agent. A key belongs to one caller and one capability, and to the arguments that it came with."""
+
+    def __init__(self, connection: Connection, agent: str, instance: str) -> None:
+        settings = connection.settings
+        self._connection = connection
+        self._leases = Leases(connection, StreamNames.of(settings.namespace).results)
+        self._agent = agent
+        self._instance = instance
+        self._window_s = settings.idempotency_window_s
+
+    async def claim(
+        self, *, sender: str, capability: str, key: str, arguments: Any, tool_call_id: str, ends_at: float
+    ) -> Claim:
+        """Claims the key, or waits for who has it, until the monotonic time `ends_at`.
+
+        A claim of a replica that is gone is taken over. Raises `agent.busy` when somebody else still has it then,
+        `tool.validation_failed` for a key that came with other arguments before, and BrokerError.
+        """
+        name = hashlib.sha256(f"{sender}\0{capability}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
+        where = f"{self._agent}.{name}"
+        digest = hashlib.sha256(orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        mine = orjson.dumps(
+            {
+                "state": "claimed",
+                "arguments": digest,
+                "instance": self._instance,
+                "sender": sender,
+                "call": tool_call_id,
+            }
+        )
+        ttl_s = max(0.0, ends_at - time.monotonic()) + CLAIM_MARGIN_S
+        pause_s = FIRST_LOOK_S
+        after = 0
+        while True:
+            revision = await self._leases.put(where, mine, ttl_s=ttl_s, after=after)
+            if revision is not None:
+                return Claim(where, revision)
+            entry = await self._leases.read(where)
+            after = entry.revision
+            if entry.value is None:
+                continue
+            found = orjson.loads(entry.value)
+            if found["arguments"] != digest:
+                raise error(
+                    "tool.validation_failed",
+                    f"the idempotency key {key[:64]!r} came with other arguments before; use a new key for new work",
+                    errors=[{"path": "extensions.idempotency_key", "problem": "came with other arguments before"}],
+                )
+            if found["state"] == "done":
+                return Claim(where, entry.revision, found["result"])
+            if await self._is_abandoned(found):
+                log.warning("a keyed call of %s is taken over from a replica that is gone", capability)
+                continue
+            if time.monotonic() + pause_s >= ends_at:
+                raise error(
+                    "agent.busy",
+                    f"the work of the idempotency key {key[:64]!r} is still being done; ask again later for its result",
+                    started=False,
+                    retry_after_ms=1000,
+                )
+            await asyncio.sleep(pause_s)
+            pause_s, after = min(SLOWEST_LOOK_S, pause_s * 2), 0
+
+    async def store(self, claim: Claim, result: dict[str, Any], arguments: Any) -> None:
+        """Stores what a call came to. What cannot be stored is told in the log: a repeated key then runs again."""
+        digest = hashlib.sha256(orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        value = orjson.dumps({"state": "done", "arguments": digest, "result": result})
+        if len(value) > MAX_STORED_BYTES:
+            log.warning("a result of %d bytes is too large to be kept under its idempotency key", len(value))
+            return await self.release(claim)
+        try:
+            written = await self._leases.put(claim.key, value, ttl_s=self._window_s, after=claim.revision)
+            if written is None:
+                log.warning("the claim of %s ran out before its result was stored", claim.key)
+        except BrokerError as problem:
+            log.warning("the result of %s is not stored, a repeated key may run again: %s", claim.key, problem)
+
+    async def release(self, claim: Claim) -> None:
+        """Gives the key back, because the work was not done."""
+        try:
+            await self._leases.take_away(claim.key, ttl_s=1, after=claim.revision)
+        except BrokerError as problem:
+            log.warning("the claim of %s runs out by itself: %s", claim.key, problem)
+
+    async def _is_abandoned(self, found: dict[str, Any]) -> bool:
+        if found["instance"] == self._instance:
+            return False
+        said = await presence(
+            self._connection, self._agent, found["instance"], sender=found["sender"], tool_call_id=found["call"]
+        )
+        return said in (Presence.GONE, Presence.HAS_NOT)

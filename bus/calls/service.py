@@ -1,0 +1,89 @@
+"""The service: everything that one replica needs to be called, in the order of its start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bus.broker.connection import Connection
+from bus.calls.announcement import Announcement
+from bus.calls.call import Publish
+from bus.calls.caller import Caller
+from bus.calls.capability import Capability
+from bus.calls.line import Check, Line
+from bus.calls.registry import Registration
+from bus.calls.responder import Responder
+from bus.envelope import SUPPORTED
+from bus.telemetry.spans import Telemetry
+
+log = logging.getLogger("bus.calls")
+
+
+class Service:
+    """The capabilities of one replica: the responder answers before the registry names it, and longer.
+
+    `accepts` is what the announcement says about message contracts. Without capabilities and `accepts` nothing is
+    started, and `caller` still calls.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        telemetry: Telemetry,
+        *,
+        agent: str,
+        capabilities: Mapping[str, Capability],
+        checks: Sequence[Check],
+        concurrency: int,
+        publish: Publish,
+        accepts: Mapping[str, Any] | None = None,
+    ) -> None:
+        instance = uuid.uuid4().hex
+        self.caller = Caller(connection, telemetry, agent)
+        self._agent = agent
+        self._is_needed = bool(capabilities or accepts)
+        line = Line(
+            connection,
+            telemetry,
+            agent=agent,
+            instance=instance,
+            capabilities=capabilities,
+            checks=checks,
+            caller=self.caller,
+            publish=publish,
+        )
+        self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
+        cards = tuple(capabilities[name].card for name in sorted(capabilities))
+        announcement = Announcement(agent, tuple(sorted(SUPPORTED)), cards, accepts or {})
+        self._registration = Registration(connection, announcement, instance=instance)
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls it has in hand."""
+        return self._responder.in_flight
+
+    def hurry(self) -> None:
+        """Ends the grace of a drain, now or when it begins."""
+        self._responder.hurry()
+
+    async def start(self) -> None:
+        """Begins to answer, then registers. Raises BrokerError and RegistryError."""
+        if self._is_needed:
+            await self._responder.start()
+            await self._registration.start()
+
+    async def drain(self, grace_s: float) -> None:
+        """Deregisters, finishes what is in hand within `grace_s`, and answers the rest."""
+        if self._is_needed:
+            await self._registration.stop()
+            if ended := await self._responder.drain(grace_s):
+                log.warning("%s ended %d calls that were still in hand", self._agent, ended)
+
+    async def close(self) -> None:
+        """Stops whatever still runs, without grace; a second call does nothing."""
+        await self._registration.stop()
+        await self._responder.close()
+        await asyncio.shield(self.caller.close())

@@ -1,0 +1,1 @@
+"""The same calls by the A2A Python SDK, over HTTP."""

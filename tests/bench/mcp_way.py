@@ -1,0 +1,1 @@
+"""The same calls by the MCP Python SDK, over streamable HTTP."""
