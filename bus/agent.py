@@ -25,6 +25,7 @@ from bus.delivery.publisher import Publisher
 from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
 from bus.delivery.span_status import span_status_told
+from bus.delivery.supervision import Supervision
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.telemetry.spans import Telemetry
@@ -189,8 +190,8 @@ class Agent:
 
         Settings come from the environment and `overrides`. On exit it deregisters and stops pulling, finishes what is
         in hand within `grace_s`, hands the rest back, and closes the connection; the replica that it yields can
-        hurry that.
-        Raises BrokerError when it cannot start.
+        hurry that. Raises BrokerError when it cannot start. When something that runs in its background fails, which is
+        a bug, the body is cancelled and BusError `internal.error` is raised: the process should be started again.
         """
         settings = Settings.chosen(settings, overrides)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
@@ -241,9 +242,14 @@ class Agent:
             does = ", ".join([*self.handles, *self.capabilities])
             log.info("%s runs on %s and handles %s", self.name, connection.url, does or "nothing")
             try:
-                async with span_status_told(connection, telemetry):
+                async with (
+                    Supervision(connection, self.name) as supervision,
+                    span_status_told(connection, telemetry),
+                ):
                     yield Replica(consumer, service)
             finally:
+                if supervision.has_failed:
+                    consumer.hurry()
                 # Both share one grace.
                 handed_back, _ = await asyncio.gather(consumer.drain(settings.grace_s), service.drain(settings.grace_s))
                 if handed_back:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import nats
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client, Server
+from nats.aio.client import Client
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js import JetStreamContext
 
@@ -27,7 +27,7 @@ from bus.broker.embedded import Embedded
 from bus.broker.parser import Arrival
 from bus.broker.requests import Flight, Requests
 from bus.broker.subjects import Subjects
-from bus.broker.tasks import end
+from bus.broker.tasks import BackgroundTasks, end
 from bus.broker.tls import tls_context
 from bus.broker.translate import translated
 from bus.config import Settings
@@ -79,6 +79,7 @@ class Connection:
         self.settings = settings
         self.name = name
         self.subjects = Subjects(settings.namespace)
+        self.tasks = BackgroundTasks()
         self._embedded = embedded
         self._tls = tls_context(settings)
         self._client = Client()
@@ -110,7 +111,7 @@ class Connection:
             if embedded is not None:
                 await embedded.leave()
             raise
-        connection._watchdog = asyncio.create_task(connection._watch(), name=f"watchdog {name}")
+        connection._watchdog = connection.tasks.start(connection._watch(), name=f"watchdog {name}")
         return connection
 
     @property
@@ -128,6 +129,11 @@ class Connection:
     def max_message_bytes(self) -> int:
         """Largest payload plus headers that the server takes."""
         return self._client.max_payload - PAYLOAD_MARGIN_BYTES
+
+    @property
+    def server_id(self) -> str:
+        """Which start of which server it is connected to."""
+        return wire.server_id(self._client)
 
     @property
     def server_version(self) -> str:
@@ -267,7 +273,7 @@ class Connection:
                         error_cb=self._on_error,
                         disconnected_cb=self._on_disconnected,
                         reconnected_cb=self._on_reconnected,
-                        reconnect_to_server_handler=_next_server,
+                        reconnect_to_server_handler=wire.next_server,
                         connect_timeout=2,
                         reconnect_time_wait=0.2,  # type: ignore[arg-type]
                         max_reconnect_attempts=-1,
@@ -391,9 +397,3 @@ class Connection:
             await asyncio.sleep(random.uniform(0.2, 1.0))
             return
         self._mark_up()
-
-
-def _next_server(servers: list[Server], _: dict[str, Any]) -> tuple[Server | None, float]:
-    """Picks the server that failed least, with jitter so that a thousand clients do not return at once."""
-    choice = min(servers, key=lambda server: server.reconnects)
-    return choice, random.uniform(0.05, 0.1) * min(2 ** min(choice.reconnects, 5), 20)

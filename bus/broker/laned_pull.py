@@ -2,7 +2,7 @@
 
 While a slot is free it asks the lanes one after another, without waiting, for no more than fits. When all are
 empty it waits on all of them at once, and withdraws the rest when one gives. What comes beyond the free slots (from two
-lanes in the same instant) is held for a moment, then handed back.
+lanes in the same instant) is held while slots are freed one after another, else handed back after a moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ log = logging.getLogger("bus.broker")
 ANSWER_S = 2.0
 # A key lane whose message is in flight elsewhere answers nothing at all.
 KEY_ANSWER_S = 0.01
+# What comes beyond the free slots waits for as long as slots are freed, within a part of the ack wait.
 HOLD_S = 0.5
+HOLD_PART = 0.3
 
 Take = Callable[[Lane, Delivery], None]
 
@@ -50,14 +52,17 @@ class _Request:
 class LanedPull:
     """Pulls from several lanes for as long as it is started.
 
-    `take` is called for each message, never for more than `room` says; it must neither block nor raise. Call
-    `ended` for each message that is settled.
+    `take` is called for each message, never for more than `room` says, `missing` before a consumer is made again that
+    may have been deleted; both must neither block nor raise. Call `ended` for each message that is settled.
     """
 
-    def __init__(self, connection: Connection, *, take: Take, room: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: Connection, *, take: Take, room: Callable[[], int], missing: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._take = take
         self._room = room
+        self._missing = missing
         self._turns = Turns()
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._fresh: set[Lane] = set()
@@ -67,6 +72,8 @@ class LanedPull:
         self._request_number = 0
         self._requests: dict[str, _Request] = {}
         self._held: deque[tuple[float, Lane, Delivery]] = deque()
+        self._freed_at = 0.0
+        self._longest_hold_s = max(HOLD_S, HOLD_PART * connection.settings.ack_wait_s)
         self._busy: Counter[Lane] = Counter()
         self._heard_at = 0.0
         self._pause = False
@@ -84,7 +91,7 @@ class LanedPull:
     async def start(self) -> None:
         """Begins to pull."""
         self._connection.on_reconnect(self._start_over)
-        self._task = asyncio.create_task(self._run(), name=f"pull {self._connection.name} by lanes")
+        self._task = self._connection.tasks.start(self._run(), name=f"pull {self._connection.name} by lanes")
 
     async def stop(self) -> None:
         """Stops pulling. Everything that the server had already sent is taken or handed back before it returns."""
@@ -97,13 +104,14 @@ class LanedPull:
             await self._subscription.drain()
             self._subscription = None
         with contextlib.suppress(BusError):
-            await self._hand_back(older_than=0.0)
+            await self._hand_back(hold_s=0.0)
 
     def ended(self, delivery: Delivery) -> None:
         """Says that a message is settled, so that there is room for another."""
         lane = self._lane_of(delivery.reply)
         if lane is not None:
             self._busy[lane] -= 1
+        self._freed_at = time.monotonic()
         self._stirred.set()
 
     def wake(self) -> None:
@@ -123,7 +131,7 @@ class LanedPull:
                 if self._room() <= 0:
                     await self._withdraw()
                     await self._until_stirred(HOLD_S if self._held else EXPIRES_S)
-                    await self._hand_back(older_than=HOLD_S)
+                    await self._hand_back(hold_s=HOLD_S)
                 elif not await self._ask_in_turn():
                     await self._wait_on_all()
             except BusError as problem:
@@ -178,6 +186,7 @@ class LanedPull:
             await self._until_stirred(HEARTBEAT_S)
             if time.monotonic() - self._heard_at > SILENCE_S:
                 # A deleted consumer is silent too.
+                self._missing()
                 self._fresh.update(self._lanes.values())
                 break
         await self._withdraw()
@@ -255,9 +264,14 @@ class LanedPull:
             self._busy[lane] += 1
             self._take(lane, delivery)
 
-    async def _hand_back(self, *, older_than: float) -> None:
-        while self._held and time.monotonic() - self._held[0][0] >= older_than:
-            _, _, delivery = self._held.popleft()
+    async def _hand_back(self, *, hold_s: float) -> None:
+        """Gives back what no slot is about to be free for: each hand-back counts as a delivery."""
+        while self._held:
+            held_at, _, delivery = self._held[0]
+            now = time.monotonic()
+            if hold_s and now - max(held_at, self._freed_at) < hold_s and now - held_at < self._longest_hold_s:
+                return
+            self._held.popleft()
             await self._connection.publish(delivery.reply, b"-NAK")
 
     def _status(self, message: Arrival) -> None:
@@ -266,7 +280,9 @@ class LanedPull:
         if status == "100" or number not in self._requests:
             return
         request = self._requests[number]
-        if status == "503" or "deleted" in headers.get("Description", "").lower():
+        description = headers.get("Description", "").lower()
+        if status == "503" or "deleted" in description or "leadership" in description:
+            self._missing()
             self._fresh.add(request.lane)
             self._pause = status == "503"
         elif status not in ("404", "408"):

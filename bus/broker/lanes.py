@@ -129,8 +129,8 @@ class LaneWatch:
             subject = self._connection.subjects.history_lane(self._agent, name)
             self._listening[name] = await self._connection.subscribe(subject, self._hear)
         self._connection.on_reconnect(self._look.set)
-        self._open_all(await lanes_in_need(self._connection, self._agent))
-        self._task = asyncio.create_task(self._run(), name=f"lanes of {self._agent}")
+        self._open_all(await self._connection.patiently(lambda: lanes_in_need(self._connection, self._agent)))
+        self._task = self._connection.tasks.start(self._run(), name=f"lanes of {self._agent}")
 
     async def stop(self) -> None:
         """Stops noticing; bounded; a second call does nothing."""

@@ -32,7 +32,7 @@ class Answering:
 
     async def start(self) -> None:
         """Begins to listen. Raises BrokerError."""
-        self._task = asyncio.create_task(self._run(), name=f"answer {self._subject}")
+        self._task = self._connection.tasks.start(self._run(), name=f"answer {self._subject}")
         self._subscription = await self._connection.subscribe(self._subject, self._asked)
 
     async def stop(self) -> None:

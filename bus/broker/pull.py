@@ -123,7 +123,7 @@ class PullLoop:
         """Subscribes and begins to pull."""
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
         self._connection.on_reconnect(self._write_off)
-        self._task = asyncio.create_task(self._run(), name=f"pull {self._stream}.{self._consumer}")
+        self._task = self._connection.tasks.start(self._run(), name=f"pull {self._stream}.{self._consumer}")
 
     async def stop(self) -> None:
         """Stops pulling. Everything that the server had already sent is handed on before it returns."""
@@ -224,8 +224,9 @@ class PullLoop:
         if status == "100":
             return
         description = headers.get("Description", "").lower()
-        if status == "503" or "deleted" in description:
-            # No responders: the consumer, or all of JetStream, is not there (yet).
+        if status == "503" or "deleted" in description or "leadership" in description:
+            # No responders: the consumer, or all of JetStream, is not there (yet). A new leader may have forgotten what
+            # the one before it had delivered, as a new consumer has.
             self._consumer_gone = True
             self._pause = status == "503"
             self._write_off()

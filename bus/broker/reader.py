@@ -88,20 +88,22 @@ class StreamReader:
     async def until_now(self) -> AsyncIterator[Delivery]:
         """Everything that the stream holds at the time of the call, then ends.
 
-        Raises BrokerError `broker.unavailable` when the broker stops sending for `STALL_S`.
+        Raises BrokerError `broker.unavailable` when the broker stops sending for `STALL_S`, or for
+        `connect_timeout_s` when that is longer.
         """
-        end = await last_seq(self._connection, self._stream)
+        end = await self._connection.patiently(lambda: last_seq(self._connection, self._stream))
         if self._matching == 0:
             return
+        stall_s = max(STALL_S, self._connection.settings.connect_timeout_s)
         while True:
             try:
-                async with asyncio.timeout(STALL_S):
+                async with asyncio.timeout(stall_s):
                     delivery = await self.next()
             except TimeoutError:
                 if not await self._is_more_stored():
                     return
                 raise error(
-                    "broker.unavailable", f"the stream {self._stream} stopped sending for {STALL_S:.0f} s"
+                    "broker.unavailable", f"the stream {self._stream} stopped sending for {stall_s:.0f} s"
                 ) from None
             if delivery.stream_seq <= end:
                 yield delivery

@@ -181,6 +181,10 @@ class Subjects:
         """Completions of one agent."""
         return f"{self._prefix}.done.{agent}"
 
+    def claims(self, agent: str) -> str:
+        """Where the replicas of one agent ask each other what they have in hand."""
+        return f"{self._prefix}.claims.{agent}"
+
     @property
     def done_all(self) -> str:
         """Completions of all agents."""

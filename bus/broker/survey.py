@@ -74,10 +74,12 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
 async def agent_queues(connection: Connection) -> list[AgentQueue]:
     """The queue of every agent that has a consumer or a message, by name. Raises BrokerError."""
     names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
-    stored = await subjects_with_messages(connection, names.work, subjects.work_all)
-    stored = stored | await subjects_with_messages(connection, names.later, subjects.due_all)
+    stored = {
+        names.work: await subjects_with_messages(connection, names.work, subjects.work_all),
+        names.later: await subjects_with_messages(connection, names.later, subjects.due_all),
+    }
     queues: dict[str, AgentQueue] = {}
-    on_consumers: Counter[str] = Counter()
+    taken = set[tuple[str, str]]()
     for stream in (names.work, names.later, names.events):
         for found in await _consumers(connection, stream):
             agent = agent_of(found.name)
@@ -91,16 +93,17 @@ async def agent_queues(connection: Connection) -> list[AgentQueue]:
                 known.redelivered + (found.num_redelivered or 0),
                 found.num_waiting or 0 if is_main else known.replicas,
             )
-            if stream != names.events:
-                on_consumers[agent] += waiting + in_flight
-    in_streams: Counter[str] = Counter()
-    for subject, count in stored.items():
-        in_streams[subject.split(".")[3]] += count
-    for agent, count in in_streams.items():
-        # On a lane that no consumer is made for yet.
-        unread = max(0, count - on_consumers[agent])
-        known = queues.get(agent, AgentQueue(agent, 0, 0, 0, None))
-        queues[agent] = replace(known, waiting=known.waiting + unread)
+            taken.update(
+                (stream, pattern) for pattern in found.config.filter_subjects or [found.config.filter_subject or ""]
+            )
+    for stream, counts in stored.items():
+        patterns = [pattern.removesuffix(">") for at, pattern in taken if at == stream and pattern]
+        for subject, count in counts.items():
+            # What a consumer has is in its own figures; a killed broker may keep, besides, what it recorded as settled.
+            if not any(subject.startswith(pattern) for pattern in patterns):
+                agent = subject.split(".")[3]
+                known = queues.get(agent, AgentQueue(agent, 0, 0, 0, None))
+                queues[agent] = replace(known, waiting=known.waiting + count)
     return sorted(queues.values(), key=lambda queue: queue.agent)
 
 

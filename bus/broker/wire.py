@@ -7,14 +7,15 @@ What they save is told in `ops/README.md`, section Speed.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bus.broker.parser import Arrival, Direct, FastParser
 from bus.errors import error
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from nats.aio.client import Client, Server
     from nats.aio.subscription import Subscription
 
 _NEWLINES = str.maketrans("\r\n", "  ")
@@ -85,6 +86,11 @@ def server_name(client: Client) -> str:
     return str(client._server_info.get("server_name", ""))
 
 
+def server_id(client: Client) -> str:
+    """What that server called itself; every start of one has another id."""
+    return str(client._server_info.get("server_id", ""))
+
+
 def server_version(client: Client) -> str:
     """Version of that server."""
     return str(client._server_info.get("version", ""))
@@ -99,6 +105,12 @@ def reconnects(client: Client) -> bool:
     """Whether somebody is working on the reconnection; nobody is when nats-py's task for it has ended."""
     task = client._reconnection_task
     return task is not None and not task.done()
+
+
+def next_server(servers: list[Server], _: dict[str, Any]) -> tuple[Server | None, float]:
+    """Picks the server that failed least, with jitter so that a thousand clients do not return at once."""
+    choice = min(servers, key=lambda server: server.reconnects)
+    return choice, random.uniform(0.05, 0.1) * min(2 ** min(choice.reconnects, 5), 20)
 
 
 def abort(client: Client) -> None:

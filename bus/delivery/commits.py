@@ -52,7 +52,7 @@ class Commits:
         self._on_stored = on_stored
         self._waiting: list[Commit] = []
         self._arrived = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"commit what {agent} completed")
+        self._task = connection.tasks.start(self._run(), name=f"commit what {agent} completed")
 
     def add(self, commit: Commit) -> None:
         """Takes a commit; `then` must neither block nor raise."""

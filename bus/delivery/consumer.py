@@ -51,7 +51,7 @@ class Consumer:
         self._hurried = asyncio.Event()
         self._normal = lane(connection, agent, NORMAL)
         self._pull: PullLoop | None = None
-        self._by_lanes = LanedPull(connection, take=self._take_of, room=self._room)
+        self._by_lanes = LanedPull(connection, take=self._take_of, room=self._room, missing=pipeline.suspect_copies)
         self._is_by_lanes = False
         self._watch = LaneWatch(connection, agent, needed=self._open)
         self._widening: asyncio.Task[None] | None = None
@@ -70,6 +70,7 @@ class Consumer:
         if self._broadcasts:
             await self._start_broadcasts()
         await self._watch.start()
+        self._connection.on_reconnect(self._leave_waiting)
         if self._is_by_lanes:
             await self._by_lanes.start()
         else:
@@ -79,10 +80,10 @@ class Consumer:
                 self._normal.consumer,
                 take=self._take,
                 room=self._room,
-                missing=self._create,
+                missing=self._create_again,
             )
             await self._pull.start()
-        self._keep_alive = asyncio.create_task(self._report_progress(), name=f"keep-alive {self._agent}")
+        self._keep_alive = self._connection.tasks.start(self._report_progress(), name=f"keep-alive {self._agent}")
 
     async def drain(self, grace_s: float) -> int:
         """Stops pulling, lets what is in hand finish within `grace_s`, and hands the rest back at once.
@@ -96,6 +97,7 @@ class Consumer:
             await self._pull.stop()
         await self._by_lanes.stop()
         await self._until_idle_or_hurried(grace_s)
+        self._connection.remove_listener(self._leave_waiting)
         waiting = self._workers.take_back()
         left = self._workers.cancel() + len(waiting)
         for delivery in waiting:
@@ -110,10 +112,6 @@ class Consumer:
         """Ends the grace of a drain, now or when it begins; a second call does nothing."""
         self._hurried.set()
 
-    async def _create(self) -> str:
-        await ensure_lane(self._connection, self._normal)
-        return self._normal.consumer
-
     async def _start_broadcasts(self) -> None:
         subjects = [self._connection.subjects.events_of(type) for type in self._broadcasts]
         asked_for = lane(self._connection, self._agent, BROADCASTS, subjects)
@@ -125,7 +123,7 @@ class Consumer:
         self._by_lanes.add(needed)
         self._is_by_lanes = True
         if self._pull is not None and self._widening is None:
-            self._widening = asyncio.create_task(self._widen(self._pull), name=f"open lanes of {self._agent}")
+            self._widening = self._connection.tasks.start(self._widen(self._pull), name=f"open lanes of {self._agent}")
 
     async def _widen(self, pull: PullLoop) -> None:
         await pull.stop()
@@ -135,8 +133,10 @@ class Consumer:
         return self._concurrency - len(self._in_hand)
 
     async def _create_again(self) -> str:
+        # First, because a consumer that is made again delivers what is in hand once more, as if for the first time.
         self._pipeline.suspect_copies()
-        return await self._create()
+        await ensure_lane(self._connection, self._normal)
+        return self._normal.consumer
 
     async def _until_idle_or_hurried(self, grace_s: float) -> None:
         waits = [asyncio.create_task(self._until_idle(grace_s)), asyncio.create_task(self._hurried.wait())]
@@ -166,6 +166,11 @@ class Consumer:
         if lane.name == DUE:
             delivery = _as_scheduled(delivery)
         self._take(delivery)
+
+    def _leave_waiting(self) -> None:
+        # A broker that was killed gives them to others, who cannot hear of them: this replica has not claimed them yet.
+        for delivery in self._workers.take_back():
+            self._ended(delivery)
 
     async def _skip(self, delivery: Delivery) -> None:
         try:

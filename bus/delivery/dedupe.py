@@ -1,7 +1,8 @@
 """Dedupe: a message that was completed once is not handled again, by any replica, for the window's length.
 
 Memory holds a 128-bit digest for each completion, fed by the completions stream that every replica appends to
-(`commits.py`) and reads.
+(`commits.py`) and reads. What is in hand elsewhere is asked of the peers (`peers.py`), and only when the broker's word
+that it delivers a message for the first time is in doubt.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -18,6 +20,7 @@ from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames, last_seq_of
 from bus.broker.tasks import end
+from bus.delivery.peers import Peers
 from bus.delivery.remembered import Remembered
 from bus.errors import error
 from bus.workflow import completions
@@ -26,10 +29,8 @@ log = logging.getLogger("bus.delivery")
 
 CATCH_UP_S = 10.0
 PROMPT_S = 0.05
-# A broker that was killed forgets what it had delivered and sends it again as if for the first time.
-SUSPECT_S = 10.0
-# A replica that starts while another stops, or after a broker was killed, may be given what is just being completed.
-START_SUSPECT_S = 1.0
+# What a peer asked about may be on its way to us too.
+ASKED_IDS = 100_000
 
 
 class Claim(Enum):
@@ -46,7 +47,13 @@ def digest(sender: str, message_id: str) -> bytes:
 
 
 class Dedupe:
-    """The claims and completions of one replica of one agent."""
+    """The claims and completions of one replica of one agent.
+
+    A delivery's word for being the first is in doubt when the broker itself says that it is a redelivery; from the
+    start, a new server or a new consumer on until all peers have answered once; when its sequence is not above what any
+    peer had been given by then, since a broker that was killed sends that again as if for the first time; and when a
+    peer asked about it. Everything else is claimed without a word.
+    """
 
     def __init__(self, connection: Connection, agent: str) -> None:
         settings = connection.settings
@@ -55,13 +62,20 @@ class Dedupe:
         self._window_s = settings.dedupe_window_s
         self._remembered = Remembered(window_s=settings.dedupe_window_s, max_ids=settings.dedupe_max_ids)
         self._claims: set[bytes] = set()
+        self._asking: set[bytes] = set()
+        self._yielded: set[bytes] = set()
+        self._asked_of = Remembered(window_s=settings.ack_wait_s, max_ids=ASKED_IDS)
+        self._peers = Peers(connection, agent, holds=self._holds, doubted=self._doubt)
         self._seen_seq = 0
+        self._server_id = ""
+        self._doubts = 1
+        self._resolved_doubts = 0
         self._breaks = 0
-        self._caught_up_at = 0
-        self._suspect_until = 0.0
+        self._caught_up_breaks = 0
         self._advanced = asyncio.Condition()
         self._one_round = asyncio.Lock()
-        self._next_round: asyncio.Task[None] | None = None
+        self._next_round: _Round | None = None
+        self._rounds: set[asyncio.Task[None]] = set()
         self._own_seqs: set[int] = set()
         self._follower: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -77,38 +91,43 @@ class Dedupe:
         await self._stack.enter_async_context(reader)
         async for delivery in reader.until_now():
             self._learn(delivery.data, delivery.stored_at, delivery.stream_seq)
-        self._suspect_until = time.monotonic() + START_SUSPECT_S
-        self._connection.on_reconnect(self.suspect_copies)
-        self._follower = asyncio.create_task(self._follow(reader), name=f"completions of {self._agent}")
+        self._server_id = self._connection.server_id
+        self._connection.on_reconnect(self._reconnected)
+        self._follower = self._connection.tasks.start(self._follow(reader), name=f"completions of {self._agent}")
+        await self._peers.start()
 
     async def stop(self) -> None:
         """Stops following; bounded; a second call does nothing."""
         if self._follower is not None:
-            self._connection.remove_listener(self.suspect_copies)
-            await end(self._follower, self._next_round)
+            self._connection.remove_listener(self._reconnected)
+            await self._peers.stop()
+            await end(self._follower, *self._rounds)
             self._follower = None
         await self._stack.aclose()
 
-    async def claim(self, key: bytes, *, redelivered: bool) -> Claim:
-        """Claims a message for this replica.
+    async def claim(self, key: bytes, *, seq: int, redelivered: bool) -> Claim:
+        """Claims a message for this replica; `seq` is its sequence in its stream.
 
-        When the broker says that it is a redelivery, or the link was down, memory first catches up with the
-        stream. Raises BrokerError when it cannot: handling it blindly could double it.
+        When the delivery is in doubt, the peers are asked first and memory then catches up with the stream. Raises
+        BrokerError when that cannot be done: handling it blindly could double it.
         """
         if key in self._remembered:
             return Claim.COMPLETED
         if key in self._claims:
             return Claim.HELD
         self._claims.add(key)
-        if redelivered or self._breaks != self._caught_up_at or time.monotonic() < self._suspect_until:
+        peers = self._peers
+        if seq > peers.given:
+            peers.given = seq
+        is_behind = self._breaks != self._caught_up_breaks or self._doubts != self._resolved_doubts
+        if redelivered or is_behind or seq <= peers.mark or key in self._asked_of:
+            found = Claim.HELD
             try:
-                await self._catch_up()
-            except BaseException:
-                self._claims.discard(key)
-                raise
-            if key in self._remembered:
-                self._claims.discard(key)
-                return Claim.COMPLETED
+                found = await self._resolve(key, seq=seq, redelivered=redelivered)
+            finally:
+                if found is not Claim.TAKEN:
+                    self._claims.discard(key)
+            return found
         return Claim.TAKEN
 
     def release(self, key: bytes) -> None:
@@ -116,7 +135,7 @@ class Dedupe:
         self._claims.discard(key)
 
     def complete(self, key: bytes) -> None:
-        """Ends a claim for good; the record of it is the commit's to store."""
+        """Ends a claim for good, once its completion is stored."""
         self._remembered.add(key, time.time())
         self._claims.discard(key)
 
@@ -126,23 +145,74 @@ class Dedupe:
             self._own_seqs.add(seq)
 
     def suspect_copies(self) -> None:
-        """Takes no delivery's word for being the first for a while: the link, or the consumer, is a new one."""
+        """Takes no delivery's word until the peers have answered, and tells them: the consumer is a new one."""
+        self._doubt()
+        self._peers.tell_doubt()
+
+    def _doubt(self) -> None:
+        self._doubts += 1
+
+    def _reconnected(self) -> None:
+        # A server that has not been started anew forgot nothing. What was recorded meanwhile has to be read.
         self._breaks += 1
-        self._suspect_until = time.monotonic() + SUSPECT_S
+        if self._connection.server_id != self._server_id:
+            self._server_id = self._connection.server_id
+            self._doubt()
 
-    async def _catch_up(self) -> None:
-        """Catches up in a round that begins after this call; all who come before it begins share it."""
+    def _holds(self, asker: str, keys: Collection[bytes]) -> list[bytes]:
+        """Which of these this replica has in hand. Of two that ask at once, the lower name goes on."""
+        held, now = [], time.time()
+        for key in keys:
+            self._asked_of.add(key, now)
+            if key in self._asking and asker < self._peers.replica:
+                self._yielded.add(key)
+            elif key in self._claims:
+                held.append(key)
+        return held
+
+    async def _resolve(self, key: bytes, *, seq: int, redelivered: bool) -> Claim:
+        self._asking.add(key)
+        try:
+            held = await self._ask(key, must_ask=redelivered or seq <= self._peers.mark or key in self._asked_of)
+            if key in self._remembered:
+                return Claim.COMPLETED
+            return Claim.HELD if held or key in self._yielded else Claim.TAKEN
+        finally:
+            self._asking.discard(key)
+            self._yielded.discard(key)
+
+    async def _ask(self, key: bytes, *, must_ask: bool) -> bool:
+        """Asks in a round that begins after this call; all who come before it begins share it."""
         if self._next_round is None:
-            self._next_round = asyncio.create_task(self._round(), name=f"catch up {self._agent}")
-        await asyncio.shield(self._next_round)
+            found = self._next_round = _Round()
+            task = found.task = asyncio.create_task(self._run_round(found), name=f"claims of {self._agent}")
+            self._rounds.add(task)
+            task.add_done_callback(self._round_ended)
+        found = self._next_round
+        found.keys.add(key)
+        found.must_ask |= must_ask
+        assert found.task is not None
+        await asyncio.shield(found.task)
+        return key in found.held
 
-    async def _round(self) -> None:
+    def _round_ended(self, task: asyncio.Task[None]) -> None:
+        self._rounds.discard(task)
+        if not task.cancelled():
+            task.exception()  # Those who waited have it; when all were cancelled, nobody misses it.
+
+    async def _run_round(self, found: _Round) -> None:
         async with self._one_round:
             self._next_round = None
+            breaks = self._breaks
+            # First, to know all peers and their doubts; then again, to know what they completed before they answered.
             await self._read_to_end()
+            doubts = self._doubts
+            if found.must_ask or doubts != self._resolved_doubts:
+                found.held = await self._peers.ask(found.keys)
+                await self._read_to_end()
+            self._resolved_doubts, self._caught_up_breaks = doubts, breaks
 
     async def _read_to_end(self) -> None:
-        breaks = self._breaks
         stream = StreamNames.of(self._connection.settings.namespace).done
         subject = self._connection.subjects.done(self._agent)
         try:
@@ -161,7 +231,6 @@ class Dedupe:
                 "broker.unavailable",
                 f"{self._agent} could not catch up with its completions in {CATCH_UP_S:.0f} s",
             ) from None
-        self._caught_up_at = breaks
 
     async def _follow(self, reader: StreamReader) -> None:
         async for delivery in reader:
@@ -179,6 +248,20 @@ class Dedupe:
         except ValueError as problem:
             log.warning("record %d of what %s completed cannot be read and is ignored: %s", seq, self._agent, problem)
             return
+        if not identities and (presence := completions.decode_presence(data)) is not None:
+            self._peers.learn(presence)
         at = stored_at.timestamp()
         for sender, message_id in identities:
             self._remembered.add(digest(sender, message_id), at)
+
+
+class _Round:
+    """The messages that one question to the peers is about, and the answer."""
+
+    __slots__ = ("held", "keys", "must_ask", "task")
+
+    def __init__(self) -> None:
+        self.keys: set[bytes] = set()
+        self.held: set[bytes] = set()
+        self.must_ask = False
+        self.task: asyncio.Task[None] | None = None

@@ -221,7 +221,7 @@ class Pipeline:
             )
         key = digest(envelope.sender, envelope.message_id)
         attempt = attempts_before(delivery.headers) + delivery.attempt
-        claim = await self._dedupe.claim(key, redelivered=attempt > 1)
+        claim = await self._dedupe.claim(key, seq=delivery.stream_seq, redelivered=attempt > 1)
         if claim is Claim.TAKEN and self._connection.epoch != progress.epoch:
             # The link broke before the handler began: a broker that was killed may have given it to another
             # replica by now, and would take any word of ours for that delivery.
@@ -261,12 +261,14 @@ class Pipeline:
         progress.began = started = time.perf_counter()
         await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-        self._dedupe.complete(key)
 
         def settled(problem: BusError | None) -> None:
-            if problem is not None:
+            if problem is None:
+                self._dedupe.complete(key)
+            else:
+                self._dedupe.release(key)
                 self._will_come_again(envelope, problem, span)
-            elif span.is_recording:
+            if problem is None and span.is_recording:
                 span.set({"bus.settlement": "ack", "bus.exec_ms": exec_ms})
             span.end()
             ended(delivery)

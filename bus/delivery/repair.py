@@ -59,7 +59,7 @@ class Repair:
     async def start(self) -> None:
         """Begins with the advisories that are stored, then follows. Raises BrokerError."""
         await self._reader.__aenter__()
-        self._task = asyncio.create_task(self._run(), name=f"repair {self._agent}")
+        self._task = self._connection.tasks.start(self._run(), name=f"repair {self._agent}")
 
     async def stop(self) -> None:
         """Stops; an advisory in hand is taken up by the next replica. A second call does nothing."""
@@ -106,7 +106,7 @@ class Repair:
         else:
             # A slow handler, here or elsewhere, may still have completed what the server gave up on.
             key = digest(envelope.sender, envelope.message_id)
-            claim = await self._dedupe.claim(key, redelivered=True)
+            claim = await self._dedupe.claim(key, seq=stream_seq, redelivered=True)
             if claim is Claim.HELD:
                 return False
             if claim is Claim.TAKEN:

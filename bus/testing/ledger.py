@@ -20,8 +20,6 @@ from bus.workflow import completions
 
 SHOWN = 10
 REFUSAL = "error"
-# Looking for a completion and starting the handler are two steps; one that is recorded between them comes too late.
-DECISION = timedelta(seconds=0.25)
 
 
 class LedgerError(AssertionError):
@@ -69,8 +67,7 @@ class Entry:
     def reruns_after_completion(self) -> int:
         """How many runs began after another one of the same message was recorded as completed."""
         return sum(
-            any(run.started_at > other.recorded_at + DECISION for other in self.runs if other is not run)
-            for run in self.runs
+            any(run.started_at > other.recorded_at for other in self.runs if other is not run) for run in self.runs
         )
 
 
@@ -129,14 +126,15 @@ class Ledger:
     def doubled(self) -> dict[Identity, int]:
         """Handled again after a completion was recorded, and how often: the bus promises that there is none.
 
-        A run that began within a quarter of a second of the record had looked before it, and counts as overlapped.
+        It compares the worker's clock with the broker's, so it can take one for the other: `overlapped` is the rest of
+        what was completed twice, and `check` refuses both.
         """
         counts = {identity: entry.reruns_after_completion for identity, entry in self.entries.items()}
         return {identity: count for identity, count in counts.items() if count}
 
     @property
     def overlapped(self) -> frozenset[Identity]:
-        """Completed by two runs of which neither knew of the other's end, as when a broker forgets a delivery."""
+        """Completed by two runs that began before either was recorded: two replicas had it in hand at once."""
         doubled = self.doubled
         return frozenset(one for one, entry in self.entries.items() if len(entry.runs) > 1 and one not in doubled)
 

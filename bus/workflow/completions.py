@@ -70,6 +70,28 @@ def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) ->
     return orjson.dumps(body)
 
 
+class Presence(NamedTuple):
+    """A replica of an agent that began, left in good order, or was found `silent` by another one."""
+
+    replica: str
+    state: str
+
+
+def encode_presence(presence: Presence) -> bytes:
+    """The presence of a replica as the body of one message, which completes nothing."""
+    return orjson.dumps({"completed": [], "replica": presence.replica, "state": presence.state})
+
+
+def decode_presence(data: bytes) -> Presence | None:
+    """Reads it back; None for a record that says nothing about a replica."""
+    try:
+        fields = orjson.loads(data)
+        replica, state = fields["replica"], fields["state"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Presence(replica, state) if isinstance(replica, str) and isinstance(state, str) else None
+
+
 def decode_identities(data: bytes) -> list[tuple[str, str]]:
     """Sender and message id of each completion; as `decode`, but several times faster."""
     try:

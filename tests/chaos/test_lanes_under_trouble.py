@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import signal
 from collections import Counter
 from typing import Any
@@ -23,11 +22,7 @@ CONCURRENCY = 4
 
 @pytest.mark.timeout(90)
 async def test_lanes_survive_the_server_and_the_replicas(server: NatsServer) -> None:
-    """Two SIGKILLs of the server and a rolling restart: nothing lost, each key in order.
-
-    A killed server may forget that a replica has a message in hand and give it to the other: such a message runs
-    twice, next to itself, and never more of them than one replica can have in hand at each kill.
-    """
+    """Two SIGKILLs of the server and a rolling restart: nothing lost, nothing run twice, each key in order."""
     settings = Settings.load(servers=server.url, ack_wait_s=2, grace_s=2, work_max_bytes=32 << 20, max_attempts=20)
     keyed: dict[str, list[int]] = {f"k{n}": [] for n in range(KEYS)}
     others: Counter[tuple[str, int]] = Counter()
@@ -58,7 +53,8 @@ async def test_lanes_survive_the_server_and_the_replicas(server: NatsServer) -> 
 
     async with Bus.connect("load", settings=settings) as bus:
         async with contextlib.AsyncExitStack() as first:
-            await first.enter_async_context(replica().running(settings))
+            for _ in range(2):
+                await first.enter_async_context(replica().running(settings))
             sending = asyncio.create_task(bus.send_many(drafts))
             for _ in range(KILLS):
                 await asyncio.sleep(0.4)
@@ -71,8 +67,5 @@ async def test_lanes_survive_the_server_and_the_replicas(server: NatsServer) -> 
             while any(queue.waiting or queue.in_flight for queue in await agent_queues(bus.connection)):
                 await asyncio.sleep(0.05)
         assert [dead async for dead in bus.dead_letters.list()] == []
-    in_order = {key: [n for n, _ in itertools.groupby(numbers)] for key, numbers in keyed.items()}
-    assert in_order == {key: list(range(EACH)) for key in keyed}
-    assert set(others) == {(priority, n) for priority in ("high", "normal", "low") for n in range(EACH)}
-    doubled = sum(map(len, keyed.values())) - EACH * KEYS + sum(others.values()) - len(others)
-    assert doubled <= KILLS * CONCURRENCY
+    assert keyed == {key: list(range(EACH)) for key in keyed}
+    assert others == Counter((priority, n) for priority in ("high", "normal", "low") for n in range(EACH))

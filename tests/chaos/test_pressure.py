@@ -13,6 +13,7 @@ import pytest
 
 from bus import Agent, BrokerError, Bus, Envelope, Message
 from bus.broker.streams import StreamNames
+from bus.broker.subjects import key_lane
 from bus.testing import Ledger, NatsServer, settled
 from tests.chaos.load import Chain, settings_for
 
@@ -115,12 +116,12 @@ async def test_a_slow_handler_holds_up_nobody(server: NatsServer) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", ["quiet", "broker killed"])
+@pytest.mark.parametrize("how", ["quiet", "broker killed", "consumer deleted", "lane deleted"])
 async def test_a_long_handler_runs_once_while_it_lives(how: str, server: NatsServer) -> None:
-    """Six times its ack wait, while a second replica stands by; alone, also when the broker is killed meanwhile.
+    """Six times its ack wait, while a second replica stands by, whatever happens to the broker meanwhile.
 
-    A killed broker may forget that the handler reported itself, and deliver to the replica that stands by: claims
-    are not shared, so that one would run it too.
+    A killed broker, and a consumer that was made again, deliver to the replica that stands by, as if for the first
+    time: that one asks.
     """
     settings = settings_for(server.url, ack_wait_s=1)
     started = list[int]()
@@ -137,12 +138,17 @@ async def test_a_long_handler_runs_once_while_it_lives(how: str, server: NatsSer
 
     async with contextlib.AsyncExitStack() as stack:
         bus = await stack.enter_async_context(Bus.connect("load", settings=settings))
-        for _ in range(2 if how == "quiet" else 1):
+        for _ in range(2):
             await stack.enter_async_context(replica().running(settings))
-        sent = await bus.send("worker", "long", {})
+        extensions = {"partition_key": "k"} if how == "lane deleted" else {}
+        sent = await bus.send("worker", "long", {}, extensions=extensions)
+        while not started:
+            await asyncio.sleep(0.01)
         if how == "broker killed":
-            await asyncio.sleep(2)
             await asyncio.to_thread(server.restart, signal.SIGKILL)
+        elif how != "quiet":
+            consumer = f"worker@{key_lane('k')}" if extensions else "worker"
+            await bus.connection.jetstream().delete_consumer(StreamNames.of(settings.namespace).work, consumer)
         await settled(bus, 20)
         ledger = await Ledger.read(bus, accepted=[sent])
         ledger.check()

@@ -119,9 +119,9 @@ async def test_a_retried_message_keeps_its_completion(
     claimed: list[bool] = []
     claim = Dedupe.claim
 
-    async def seen(dedupe: Dedupe, key: bytes, *, redelivered: bool) -> Claim:
+    async def seen(dedupe: Dedupe, key: bytes, *, seq: int, redelivered: bool) -> Claim:
         claimed.append(redelivered)
-        return await claim(dedupe, key, redelivered=redelivered)
+        return await claim(dedupe, key, seq=seq, redelivered=redelivered)
 
     monkeypatch.setattr(Dedupe, "claim", seen)
     got: list[Message] = []

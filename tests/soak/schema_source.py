@@ -89,7 +89,7 @@ class Source:
             schema["type"] = "object"
         if names and pick.random() < 0.5:
             schema["required"] = pick.sample(NAMES, 1) if pick.random() < 0.15 else pick.sample(names, 1)
-        chance = {
+        chance: dict[str, tuple[float, Any]] = {
             "additionalProperties": (0.35, lambda: pick.choice([False, False, True, self.schema(depth - 2)])),
             "patternProperties": (0.15, lambda: {pick.choice(PATTERNS): self.schema(depth - 1)}),
             "propertyNames": (0.08, lambda: pick.choice([{"pattern": "^x_"}, {"maxLength": 1}, {"enum": ["a", "b"]}])),

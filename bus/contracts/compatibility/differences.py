@@ -10,8 +10,10 @@ from typing import Any, Final
 from .goals import Run, entry
 from .node import Node
 from .objects import step_to
+from .values import CannotTell, key
 
 MAX_DIFFERENCES: Final = 500
+MAX_PATH: Final = 200
 _ANNOTATIONS: Final = ("title", "description", "examples", "$id", "$comment", "deprecated", "readOnly", "writeOnly")
 _DIALECT: Final = "$schema"
 _STEPS: Final = {"items": "[*]", "additionalProperties": ".*"}
@@ -56,6 +58,8 @@ def differences(run: Run, old: Node, new: Node, same: Same) -> list[Difference]:
             continue
         seen.add((id(before), id(after)))
         run.spend()
+        if len(path) > MAX_PATH:
+            raise CannotTell(f"the schemas are nested deeper than {MAX_PATH} levels")
         found += _plain(before, after, path)
         found += _objects(run, before, after, path, same, pending)
         found += _schemas(run, before, after, path, same, pending)
@@ -71,19 +75,29 @@ def _target(node: Node) -> Node:
 def _annotations(old: Node, new: Node, path: tuple[str, ...]) -> Iterator[Difference]:
     for word in _ANNOTATIONS:
         before, after = entry(old, word), entry(new, word)
-        if before is not after and before != after:
+        if _differ(before, after):
             yield Difference(path, word, before, after)
     if not path and entry(old, _DIALECT) != entry(new, _DIALECT):
         yield Difference(path, _DIALECT, entry(old, _DIALECT), entry(new, _DIALECT))
     before, after = _default(old), _default(new)
-    if before is not after and before != after:
+    if _differ(before, after):
         yield Difference(
             path, "default", entry(old, "default"), entry(new, "default"), warns=None not in (before, after)
         )
 
 
-def _default(node: Node) -> tuple[Any] | None:
-    return (node.raw["default"],) if isinstance(node.raw, dict) and "default" in node.raw else None
+def _differ(one: Any, other: Any) -> bool:
+    """As JSON values; what is nested too deeply to be compared is told apart only when it is the same object."""
+    if one is other:
+        return False
+    try:
+        return key(one) != key(other)
+    except CannotTell:
+        return True
+
+
+def _default(node: Node) -> list[Any] | None:
+    return [node.raw["default"]] if isinstance(node.raw, dict) and "default" in node.raw else None
 
 
 def _plain(old: Node, new: Node, path: tuple[str, ...]) -> Iterator[Difference]:

@@ -17,7 +17,8 @@ from .values import CannotTell
 
 DRAFT_07: Final = "draft-07"
 DRAFT_2020_12: Final = "2020-12"
-MAX_NODES: Final = 100_000
+MAX_NODES: Final = 30_000
+MAX_PLACE_CHARS: Final = 10_000
 
 _DIALECTS: Final = {
     "json-schema.org/draft/2020-12/schema": DRAFT_2020_12,
@@ -108,6 +109,8 @@ class _Reader:
             known = self.nodes[id(raw)] = Node(raw, {})
             if len(self.nodes) > MAX_NODES:
                 raise CannotTell(f"more than {MAX_NODES} schemas in one document; split it", at)
+            if len(at) > MAX_PLACE_CHARS:
+                raise CannotTell("the document is nested too deeply; split it", at[:100] + "...")
             self.todo.append((known, at))
         return known
 

@@ -9,6 +9,7 @@ from .goals import MAX_DEPTH, Prover
 from .members import closure, others, views_of
 
 MAX_BRANCHES: Final = 64
+ONLY_VALUES: Final = frozenset({"enum", "const", "open", "$ref"})
 
 
 def is_empty(prover: Prover, clause: Clause) -> bool:
@@ -31,7 +32,9 @@ def _values(prover: Prover, clause: Clause) -> bool:
     values = clause.finite()
     if values is None:
         return False
-    views = [view for view in clause.views.values() if prover.run.words(view)]
+    views = [view for view in clause.views.values() if prover.run.words(view).keys() - ONLY_VALUES]
+    if clause.values is not None and not views and not clause.excluded:
+        return not values  # they were brought together already
     kept = {}
     for known, value in values.items():
         prover.run.spend()

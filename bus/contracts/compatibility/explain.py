@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from .differences import Difference
 from .goals import Why
-from .values import CannotTell, shown
+from .values import CannotTell, bounded, shown
 
 Breaks = Literal["none", "old_readers", "new_readers", "both"]
 Severity = Literal["error", "warning", "info"]
@@ -139,8 +139,8 @@ def _change(path: tuple[str, ...], word: str, place: _Place) -> Change:
     return Change(
         "$" + "".join(path),
         kind,
-        place.before,
-        place.after,
+        bounded(place.before),
+        bounded(place.after),
         breaks,
         severity,
         _mend(kind, word, breaks),

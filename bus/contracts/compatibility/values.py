@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final
 
 MAX_VALUE_DEPTH: Final = 64
 MAX_SHOWN_CHARS: Final = 100
+MAX_PRINTED_DEPTH: Final = 32
+MAX_PRINTED_VALUES: Final = 2_000
 
 
 class CannotTell(Exception):
@@ -66,6 +69,21 @@ def type_of(value: Any) -> str:
     if isinstance(value, str):
         return "string"
     return "array" if isinstance(value, list | tuple) else "object"
+
+
+def bounded(value: Any) -> Any:
+    """The value for a report: itself, or a short text where it is too large or too deep to be printed."""
+    left = MAX_PRINTED_VALUES
+    level: list[Any] = [value]
+    for _ in range(MAX_PRINTED_DEPTH):
+        left -= len(level)
+        if left < 0:
+            break
+        inner = [item for item in level if isinstance(item, dict | list | tuple)]
+        level = [item for one in inner for item in islice(one.values() if isinstance(one, dict) else one, left + 1)]
+        if not level:
+            return value
+    return f"(a large {type_of(value)}) {shown(value)}"
 
 
 def shown(value: Any) -> str:
