@@ -67,7 +67,8 @@ check: $(READY) ## format, lint, types, layout and unit tests
 bench: $(READY) ## measure this machine
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python "$$bench"; done
 
-soak: $(READY) ## 50,000 messages through a chain under faults, the ledger exact (half an hour; SOAK="--messages 5000")
+soak: $(READY) ## 10,000 pairs of schemas, and 50,000 messages through a chain under faults, the ledger exact (half an hour; SOAK="--messages 5000")
+	$(BIN)/python -m tests.soak.schemas
 	$(BIN)/python -m tests.soak $(SOAK)
 
 lock: ## refresh requirements.lock to the newest versions that pyproject.toml allows (needs uv)

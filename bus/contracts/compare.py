@@ -165,9 +165,8 @@ def _judge(sides: _Sides, *, mode: str, strict: bool, renamed: Mapping[str, str]
         directions.append("forward")
     findings: list[Finding] = []
     for direction in directions:
-        run = Run(strict=strict, renamed=renamed, reader_is_new=direction == "backward")
-        findings += _ask(run, sides, direction)
-    run = Run(strict=strict, renamed=renamed)
+        findings += _ask(sides, direction, strict=strict, renamed=renamed)
+    run = _run(sides.old_reader, sides.new_reader, strict=strict, renamed=renamed)
     found = []
     try:
         proof = Proof(run)
@@ -178,13 +177,18 @@ def _judge(sides: _Sides, *, mode: str, strict: bool, renamed: Mapping[str, str]
     return Verdict(not any(change.severity == "error" for change in changes), changes, mode)
 
 
-def _ask(run: Run, sides: _Sides, direction: Direction) -> list[Finding]:
-    if direction == "backward":
-        writer, reader = sides.old_writer.root, sides.new_reader.root
-    else:
-        writer, reader = sides.new_writer.root, sides.old_reader.root
+def _run(one: Document, other: Document, **options: Any) -> Run:
+    shared, dialect = one.shares_definitions(other), one.dialect == other.dialect
+    return Run(same_dialect=dialect, shared_definitions=shared, **options)
+
+
+def _ask(sides: _Sides, direction: Direction, *, strict: bool, renamed: Mapping[str, str]) -> list[Finding]:
+    backward = direction == "backward"
+    writer, reader = (sides.old_writer, sides.new_reader) if backward else (sides.new_writer, sides.old_reader)
+    run = _run(writer, reader, strict=strict, renamed=renamed, reader_is_new=backward)
+    mode = Mode.WRITER if not strict else Mode.RAW
     try:
-        whys = Proof(run).includes(((writer, Mode.RAW if run.strict else Mode.WRITER),), (reader, Mode.READER))
+        whys = Proof(run).includes(((writer.root, mode),), (reader.root, Mode.READER))
     except CannotTell as refused:
         return [Finding.of_limit(refused, direction)]
     except RecursionError:  # the caller's own stack was deep already

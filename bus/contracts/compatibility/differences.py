@@ -10,6 +10,7 @@ from typing import Any, Final
 from .goals import Run, entry
 from .node import Node
 from .objects import step_to
+from .sameness import alike
 from .values import CannotTell, key
 
 MAX_DIFFERENCES: Final = 500
@@ -52,6 +53,8 @@ def differences(run: Run, old: Node, new: Node, same: Same) -> list[Difference]:
     pending: list[tuple[Node, Node, tuple[str, ...]]] = [(old, new, ())]
     while pending and len(found) < MAX_DIFFERENCES:
         before, after, path = pending.pop()
+        if alike(run, before, after):
+            continue
         found += _annotations(before, after, path)
         before, after = _target(before), _target(after)
         if (id(before), id(after)) in seen:
@@ -236,7 +239,9 @@ def _branches(
 ) -> Iterator[Difference]:  # fmt: skip
     """Branches are matched by meaning first: their order says nothing. What is left is matched by position."""
     ours, theirs = list(old.words.get(word, ())), list(new.words.get(word, ()))
-    if not ours and not theirs:
+    if not ours or not theirs:
+        if ours or theirs:
+            yield Difference(path, word, entry(old, word), entry(new, word))
         return
     if len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True)):
         pending += [(a, b, path) for a, b in zip(ours, theirs, strict=True)]

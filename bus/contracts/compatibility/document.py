@@ -95,7 +95,8 @@ class _Reader:
         _refuse_endless(root, [*self.nodes.values(), *self.fresh])
         for node in list(self.nodes.values()):
             _shorten(node)
-        return Document(self.raw, root, self.dialect)
+        plain = all(target.startswith(("#/$defs/", "#/definitions/")) for _, target, _ in self.refs)
+        return Document(self.raw, root, self.dialect, plain)
 
     def node(self, raw: Any, at: str) -> Node:
         if isinstance(raw, bool):

@@ -75,12 +75,15 @@ class Prover(Protocol):
 class Run:
     """Budget and memory of one comparison, for both directions.
 
-    `renamed` maps old property names to new ones (an upcaster covers them); `reader_is_new` is the direction.
+    `renamed` maps old property names to new ones (an upcaster covers them); `reader_is_new` is the direction;
+    `same_dialect`, `shared_definitions`: equal texts mean the same on both sides, those with references too.
     """
 
     strict: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
     reader_is_new: bool = True
+    same_dialect: bool = False
+    shared_definitions: bool = False
     steps: int = MAX_STEPS
     depth: int = 0
     _words: dict[int, dict[str, Any]] = field(default_factory=dict)

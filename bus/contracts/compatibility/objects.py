@@ -44,12 +44,14 @@ def _member(prover: Prover, clause: Clause, reader: View, name: str, read_as: st
     if not asked and not extra:
         return []
     views = views_of(prover.run, clause, name)
-    if views is None or prover.nothing(views):
+    if views is None:
         return []  # the writer never sends it
     ours = any(name in group.properties for group in clause.groups)
     if extra:
         node = words["additionalProperties"]
         if "false" in node.words:
+            if prover.nothing(views):
+                return []
             return [Why((), "property", views[0][0].raw if views else {}, None, "the reader forbids it")]
         return prover.includes(views, (node, mode))
     found = [why for node in asked for why in prover.includes(views, (node, mode))]

@@ -8,6 +8,7 @@ What was proven under an assumption that then fails is forgotten.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ class Proof:
 
     def includes(self, views: tuple[View, ...], reader: View) -> list[Why]:
         """See `Prover`."""
-        if not reader[0].words:
+        if not reader[0].words or self._has(views, reader):
             return []
         key = ("in", _keys(views), id(reader[0]), reader[1])
         return self._goal(key, lambda: self.clause_in(Clause(self.run.words).absorb(views), reader), [_TOO_DEEP])
@@ -95,24 +96,31 @@ class Proof:
             return [_TOO_DEEP]
         self.run.depth += 1
         try:
-            if self.is_empty(clause):
+            if self._has(clause.views.values(), reader):
                 return []
-            node = reader[0]
-            if any(
-                # A reader's view of a schema may be wider than the schema as written.
-                (mode is not Mode.READER or reader[1] is Mode.READER) and self.same(writer, node)
-                for writer, mode in list(clause.views.values())
-            ):
-                return []
-            split_first = 1
-            for choice in clause.choices:
-                split_first *= len(choice.branches)
-            whys = [] if 1 < split_first <= MAX_SPLIT_FIRST else self._check(clause, reader)
-            if clause.choices and (whys or split_first <= MAX_SPLIT_FIRST):
-                return _distinct(why for part in clause.split() for why in self.clause_in(part, reader))
-            return whys
+            branches = math.prod(len(choice.branches) for choice in clause.choices)
+            if clause.choices and branches <= MAX_SPLIT_FIRST:
+                return self._split(clause, reader)
+            whys = self._check(clause, reader)
+            if not whys or self.is_empty(clause):
+                return []  # emptiness is asked last: it costs most
+            if clause.choices:
+                return self._split(clause, reader)
+            return self._check(clause, reader)  # without the types and values that are impossible
         finally:
             self.run.depth -= 1
+
+    def _split(self, clause: Clause, reader: View) -> list[Why]:
+        return _distinct(why for part in clause.split() for why in self.clause_in(part, reader))
+
+    def _has(self, views: Iterable[View], reader: View) -> bool:
+        """True when the reader's schema is one of the writer's, word for word."""
+        node, mode = reader
+        return any(
+            # A reader's view of a schema may be wider than the schema as written.
+            (as_written is not Mode.READER or mode is Mode.READER) and self.same(writer, node)
+            for writer, as_written in list(views)
+        )
 
     def _check(self, clause: Clause, reader: View) -> list[Why]:
         words = self.run.words(reader)

@@ -1,4 +1,4 @@
-"""SCH-2: a verdict holds against reality: a validator that is not ours refutes no "compatible" (10,000 in `make soak`)."""
+"""SCH-2: a verdict holds against reality: another validator refutes no "compatible" (10,000 tries in `make soak`)."""
 
 from __future__ import annotations
 
