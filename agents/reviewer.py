@@ -59,7 +59,8 @@ async def _keep(message: Message, request: ReviewRequest) -> tuple[Drafts, list[
 
     Beside them the spans in which they were brought, for those of this round.
     """
-    fresh = request.model_dump(mode="json", include={"sentences", "exhausted"})
+    # The document keeps its own names: replicas of an older build read and write it too.
+    fresh = {**request.model_dump(mode="json", include={"sentences"}), "exhausted": request.is_exhausted}
     fresh["traceparent"] = message.traceparent
 
     def add(document: dict[str, Any] | None) -> dict[str, Any]:
@@ -119,6 +120,8 @@ async def _finish(message: Message, plan: Plan, reached: Standing) -> None:
             )
             for theme, section in zip(plan.themes, reached.accepted, strict=True)
         ],
+        sources=len(plan.sources),
+        sections_with_remarks=sum(bool(section.remarks) for section in reached.accepted),
     )
     stable_id = _stable_id(message, "brief_ready")
     await message.send("*", "brief_ready", ready, status="success", role="assistant", message_id=stable_id)

@@ -32,5 +32,5 @@ async def rewrite(request: AgentMessage, message: Message) -> None:
 
 
 async def _hand_in(message: Message, index: int, number: int, section: Section) -> None:
-    answer = ReviewRequest(index=index, round=number, sentences=list(section.sentences), exhausted=section.exhausted)
+    answer = ReviewRequest(index=index, round=number, sentences=list(section.sentences), is_exhausted=section.exhausted)
     await message.send("reviewer", "review_request", answer, phase="review", role="assistant")

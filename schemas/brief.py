@@ -9,16 +9,20 @@ The order of one brief::
     brief_ready     reviewer -> *          where the finished brief is
     brief_failed    planner  -> *          why there is none
 
-Readers ignore fields that they do not know. Every size is bounded, so that no message grows past the
-limit of the wire; the texts of the sources never travel here, only `SourceRef`.
+`__contract__` is a payload's version in the catalogue: `<type>/<major>.<minor>.json` beside this file, made from the
+model by `bus schema generate`. Readers ignore fields that they do not know. Every size is bounded, so that no message
+grows past the limit of the wire; the texts of the sources never travel here, only `SourceRef`.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from schemas import examples
 
 MAX_SOURCES = 1000
 MAX_SECTIONS = 12
@@ -57,7 +61,29 @@ class _Payload(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Reason(StrEnum):
+class _Closed(StrEnum):
+    """Words that readers act on: a new one would break them, so it takes a new major."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        found = handler.resolve_ref_schema(handler(schema))
+        found["x-open-enum"] = False
+        return found
+
+
+# Why the linter is told to be silent; each reason is in the contract's file for its readers.
+_DEEP = "a theme carries its candidate passages, and a problem the sentence it means"
+_OLD_NAME = "older than the rule; it gets its prefix with the next major"
+
+
+def _documented(example: dict[str, Any], ignored: dict[str, str] | None = None) -> ConfigDict:
+    extra: dict[str, Any] = {"examples": [example]}
+    if ignored:
+        extra["x-lint-ignore"] = dict(ignored)
+    return ConfigDict(json_schema_extra=extra)
+
+
+class Reason(_Closed):
     """Why the reviewer sends a section back."""
 
     MISSING_EVIDENCE = "missing_evidence"
@@ -66,7 +92,7 @@ class Reason(StrEnum):
     TOO_SHORT = "too_short"
 
 
-class FailureReason(StrEnum):
+class FailureReason(_Closed):
     """Why there is no brief."""
 
     NO_RELEVANT_PASSAGE = "no_relevant_passage"
@@ -120,6 +146,9 @@ class Theme(_Payload):
 class PlanRequest(_Payload):
     """Client to planner: make a brief that answers `goal` from these sources."""
 
+    __contract__ = "plan_request@1.0"
+    model_config = _documented(examples.PLAN_REQUEST)
+
     goal: str = Field(min_length=1, max_length=1000, description="The question that the brief answers.")
     sections: int = Field(default=4, ge=1, le=MAX_SECTIONS, description="How many sections at most.")
     rounds: int = Field(
@@ -131,18 +160,24 @@ class PlanRequest(_Payload):
 class DraftRequest(_Payload):
     """Planner to writer: write this section."""
 
+    __contract__ = "draft_request@1.0"
+    model_config = _documented(examples.DRAFT_REQUEST, {"boolean-prefix": _OLD_NAME, "too-deep": _DEEP})
+
     theme: Theme
 
 
 class ReviewRequest(_Payload):
     """Writer to reviewer: check this section."""
 
+    __contract__ = "review_request@2.0"
+    model_config = _documented(examples.REVIEW_REQUEST)
+
     index: SectionIndex
     round: Round
     sentences: list[Quote] = Field(
         max_length=MAX_SENTENCES, description="The section, in reading order; empty when nothing fitted."
     )
-    exhausted: bool = Field(
+    is_exhausted: bool = Field(
         default=False, description="True when the candidates cannot give more sentences than these."
     )
 
@@ -162,6 +197,9 @@ class Problem(_Payload):
 
 class AgentMessage(_Payload):
     """Reviewer to writer: revise this section; `reason` is the gravest of `problems`."""
+
+    __contract__ = "agent_message@1.0"
+    model_config = _documented(examples.AGENT_MESSAGE, {"boolean-prefix": _OLD_NAME, "too-deep": _DEEP})
 
     reason: Reason
     index: SectionIndex
@@ -211,13 +249,23 @@ class SectionSummary(_Payload):
 class BriefReady(_Payload):
     """Reviewer to everybody: the brief is finished."""
 
+    __contract__ = "brief_ready@1.2"
+    model_config = _documented(examples.BRIEF_READY)
+
     goal: str = Field(max_length=1000, description="The question that it answers.")
     artifact: ArtifactInfo
     sections: list[SectionSummary] = Field(max_length=MAX_SECTIONS, description="The sections, in order.")
+    sources: int = Field(default=0, ge=0, description="How many documents were read; 0 when not told. Since 1.1.")
+    sections_with_remarks: int = Field(
+        default=0, ge=0, le=MAX_SECTIONS, description="How many sections were accepted with remarks. Since 1.2."
+    )
 
 
 class BriefFailed(_Payload):
     """Planner to everybody: there will be no brief."""
+
+    __contract__ = "brief_failed@1.0"
+    model_config = _documented(examples.BRIEF_FAILED)
 
     reason: FailureReason
     message: str = Field(max_length=1200, description="What is wrong and what to do, in one line.")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, trace
+from bus.cli import bench, call, chaos, dead, inspect, operate, schema, trace
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
@@ -34,6 +34,7 @@ app.add_typer(call.registry_app, name="registry")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
 app.add_typer(dead.dead_app, name="dead")
+app.add_typer(schema.schema_app, name="schema")
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
 app.command("bench")(bench.bench)

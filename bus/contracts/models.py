@@ -1,0 +1,71 @@
+"""From a pydantic model to the JSON Schema that the catalogue keeps: what a reader accepts."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
+
+from bus.contracts.lock import Number, parse_version
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+CONTRACT_ATTRIBUTE = "__contract__"
+
+
+class ModelError(ValueError):
+    """A model cannot be found, or has no JSON Schema; the message says which and why."""
+
+
+def load_model(reference: str) -> type[BaseModel]:
+    """The model that `module:Name` names; the current directory comes first on the path.
+
+    This imports the module, so it runs its code: only generation does it, never a check. Raises ModelError.
+    """
+    module_name, colon, name = reference.partition(":")
+    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
+        raise ModelError(f"{reference!r} is not a model; say module:Name")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError, ValueError) as problem:
+        raise ModelError(f"{module_name} cannot be imported: {problem}") from None
+    found = getattr(module, name, None)
+    if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        raise ModelError(f"{module_name} has no pydantic model {name!r}")
+    return found
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The contract of a model: its validation schema in JSON Schema 2020-12, by alias. Raises ModelError."""
+    try:
+        schema = model.model_json_schema(mode="validation", by_alias=True)
+    except (PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation) as problem:
+        raise ModelError(f"{model.__qualname__} has no JSON Schema: {problem.message}") from None
+    first = _taken(schema, "title", "description", "type", "x-lint-ignore")
+    last = _taken(schema, "examples", "$defs")
+    return {"$schema": DIALECT, **first, **schema, **last}
+
+
+def _taken(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: schema.pop(name) for name in names if name in schema}
+
+
+def version_said(model: type[BaseModel], type: str) -> Number | None:
+    """The version that the model's own `__contract__ = "type@major.minor"` says; None when it says nothing.
+
+    Raises ModelError for another type or a text that is no version.
+    """
+    text = vars(model).get(CONTRACT_ATTRIBUTE)
+    if text is None:
+        return None
+    said, _, version = text.partition("@") if isinstance(text, str) else ("", "", "")
+    number = parse_version(version)
+    if said != type or number is None:
+        raise ModelError(f"{model.__qualname__}.{CONTRACT_ATTRIBUTE} is {text!r}; it must be {type}@major.minor")
+    return number
