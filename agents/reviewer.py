@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 from agents.assembling import assemble
+from agents.contracts import contracts
 from agents.library import fetch, is_abandoned
 from agents.reviewing import Draft, Revision, Standing, standing
 from agents.sources import split_lines
@@ -26,7 +27,7 @@ from schemas.brief import (
     SectionSummary,
 )
 
-reviewer = Agent("reviewer")
+reviewer = Agent("reviewer", contracts=[contracts])
 
 Drafts = dict[tuple[int, int], Draft]
 

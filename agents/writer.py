@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from agents.contracts import contracts
 from agents.library import is_abandoned
 from agents.writing import Section, draft, revise
 from bus import Agent, Message
 from schemas.brief import AgentMessage, DraftRequest, ReviewRequest
 
-writer = Agent("writer")
+writer = Agent("writer", contracts=[contracts])
 
 
 @writer.on("draft_request", phase="execute")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bus.client import Bus, Workflow
     from bus.config import Settings, SettingsError
     from bus.contracts.result import Result
+    from bus.contracts.upcast import Contracts
     from bus.delivery.drafts import Draft
     from bus.delivery.letter import DeadLetter
     from bus.delivery.message import Message
@@ -40,6 +41,7 @@ __all__ = [
     "Call",
     "CallDraft",
     "Card",
+    "Contracts",
     "DeadLetter",
     "Draft",
     "Envelope",
@@ -70,6 +72,7 @@ _HOMES = {
     "Call": "bus.calls.call",
     "CallDraft": "bus.calls.draft",
     "Card": "bus.calls.card",
+    "Contracts": "bus.contracts.upcast",
     "DeadLetter": "bus.delivery.letter",
     "Draft": "bus.delivery.drafts",
     "Envelope": "bus.envelope",

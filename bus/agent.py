@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from bus.broker.connection import Connection
@@ -14,12 +15,15 @@ from bus.calls.capability import Capability
 from bus.calls.line import Check
 from bus.calls.service import Service
 from bus.config import Settings
+from bus.contracts.upcast import Cast, Contracts, compiled
 from bus.delivery.commits import Commits
 from bus.delivery.consumer import Consumer
 from bus.delivery.dedupe import Dedupe
-from bus.delivery.handler import Handler, HandlerMiddleware
+from bus.delivery.handler import Handler, HandlerMiddleware, accepted
+from bus.delivery.handover import HandOver
 from bus.delivery.limits import Limits
 from bus.delivery.middleware import PublishMiddleware
+from bus.delivery.negotiation import Negotiation
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.publisher import Publisher
 from bus.delivery.repair import Repair
@@ -28,6 +32,8 @@ from bus.delivery.span_status import span_status_told
 from bus.delivery.supervision import Supervision
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
+from bus.registry.peers import Peers
+from bus.registry.presence import Presence
 from bus.telemetry.spans import Telemetry
 
 log = logging.getLogger("bus.agent")
@@ -65,6 +71,7 @@ class Agent:
     attempts, or the setting `max_attempts`). `middleware` wraps every handler, `publish_middleware` every send;
     `bus/delivery/middleware.py` shows how. `call_concurrency` is how many calls one replica runs at once beside them;
     `call_checks` are awaited before the arguments of a call are looked at, and raise the BusError that refuses it.
+    `contracts` are upcasters and downcasters that it shares with others.
     """
 
     def __init__(
@@ -77,6 +84,7 @@ class Agent:
         publish_middleware: Sequence[PublishMiddleware] = (),
         call_concurrency: int = 64,
         call_checks: Sequence[Check] = (),
+        contracts: Sequence[Contracts] = (),
     ) -> None:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
@@ -88,6 +96,8 @@ class Agent:
         self.retry = retry
         self.middleware = tuple(middleware)
         self.publish_middleware = tuple(publish_middleware)
+        self.contracts = tuple(contracts)
+        self._own_contracts = Contracts()
         self._handlers: dict[str, Handler] = {}
         self._broadcasts: set[str] = set()
         self.call_concurrency = call_concurrency
@@ -109,6 +119,7 @@ class Agent:
         concurrency: int | None = None,
         rate_per_s: float | None = None,
         timeout_s: float | None = None,
+        version: str | None = None,
     ) -> Callable[[Function], Function]:
         """Registers the decorated function for one message type.
 
@@ -117,8 +128,10 @@ class Agent:
         phase of messages that come without one, `retry` a policy of its own. `broadcast`: it also gets what others
         send to `*` with this type, once for the agent, whichever replica takes it. In each replica at most
         `concurrency` of them run at once and `rate_per_s` begin a second; one that takes longer than `timeout_s` fails
-        as `tool.timeout`. Raises ValueError for a second handler of the same type or a
-        type that is not snake_case, TypeError for a signature that does not fit.
+        as `tool.timeout`. `version` (`2.1`) is that of the payload's contract, unless the model says it itself with
+        `__contract__ = "draft_request@2.1"`: it then reads every minor of that major, older majors through `upcast`,
+        and no other. Raises ValueError for a second handler of the same type, a type that is not snake_case, or
+        a version that is none or not the model's, TypeError for a signature that does not fit.
         """
 
         def register(function: Function) -> Function:
@@ -127,7 +140,7 @@ class Agent:
             if type in self._handlers:
                 raise ValueError(f"{self.name} already has a handler for {type!r}")
             limits = Limits(concurrency, rate_per_s, timeout_s)
-            self._handlers[type] = Handler.of(type, function, phase=phase, limits=limits, retry=retry)
+            self._handlers[type] = Handler.of(type, function, phase=phase, limits=limits, retry=retry, version=version)
             if broadcast:
                 self._broadcasts.add(type)
             return function
@@ -184,6 +197,23 @@ class Agent:
 
         return register
 
+    def upcast(self, type: str, major: int) -> Callable[[Cast], Cast]:
+        """Registers the decorated function: payloads of `major` become those of `major + 1`; see `Contracts.upcast`."""
+        return self._own_contracts.upcast(type, major)
+
+    def downcast(self, type: str, major: int) -> Callable[[Cast], Cast]:
+        """Registers the decorated function for what this agent sends to older receivers; see `Contracts.downcast`."""
+        return self._own_contracts.downcast(type, major)
+
+    def compiled(self) -> dict[str, Handler]:
+        """The handlers by type, each with the chain of upcasters to its version.
+
+        Raises ValueError with everything that is wrong with the upcasters at once.
+        """
+        versions = {type: handler.version for type, handler in self._handlers.items()}
+        chains = compiled(versions, self._own_contracts, self.contracts)
+        return {type: replace(handler, chain=chains.get(type)) for type, handler in self._handlers.items()}
+
     @contextlib.asynccontextmanager
     async def running(self, settings: Settings | None = None, **overrides: Any) -> AsyncIterator[Replica]:
         """Runs one replica for as long as the body runs, then drains it.
@@ -192,15 +222,21 @@ class Agent:
         in hand within `grace_s`, hands the rest back, and closes the connection; the replica that it yields can
         hurry that. Raises BrokerError when it cannot start. When something that runs in its background fails, which is
         a bug, the body is cancelled and BusError `internal.error` is raised: the process should be started again.
+        ValueError for upcasters that lead nowhere.
         """
         settings = Settings.chosen(settings, overrides)
+        handlers, contracts = self.compiled(), (self._own_contracts, *self.contracts)
         telemetry = Telemetry(self.name, namespace=settings.namespace)
         try:
             connection = await Connection.open(settings, name=self.name)
         except BaseException:
             await telemetry.close()
             raise
-        publisher = Publisher(connection, telemetry, middleware=self.publish_middleware)
+        peers = Peers(connection)
+        negotiation = Negotiation(peers, contracts)
+        models = {type: handler.model for type, handler in handlers.items()}
+        presence = Presence(connection, self.name, accepted(handlers), models)
+        publisher = Publisher(connection, telemetry, middleware=self.publish_middleware, negotiation=negotiation)
         service = Service(
             connection,
             telemetry,
@@ -218,13 +254,14 @@ class Agent:
             connection,
             tracing,
             agent=self.name,
-            handlers=self._handlers,
+            handlers=handlers,
             retry=self.retry,
             middleware=self.middleware,
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,
             calls=service.caller,
+            hand_over=HandOver(connection, self.name, presence.replica, peers),
         )
         repair = Repair(
             connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry), tracing=tracing
@@ -237,6 +274,8 @@ class Agent:
                 log.warning("%s", difference)
             await dedupe.start()
             await repair.start()
+            # Before it pulls: what others hand over must find somebody, and what it refuses must not be its alone.
+            await presence.start()
             await consumer.start()
             await service.start()
             does = ", ".join([*self.handles, *self.capabilities])
@@ -248,6 +287,7 @@ class Agent:
                 ):
                     yield Replica(consumer, service)
             finally:
+                await presence.stop()
                 if supervision.has_failed:
                     consumer.hurry()
                 # Both share one grace.
@@ -256,6 +296,8 @@ class Agent:
                     log.warning("%s handed back %d messages that were still running", self.name, handed_back)
         finally:
             await service.close()
+            await presence.stop()
+            await peers.stop()
             await repair.stop()
             await commits.stop()
             await dedupe.stop()

@@ -19,10 +19,12 @@ from bus.calls.directory import Capabilities
 from bus.calls.draft import CallDraft
 from bus.config import Settings
 from bus.contracts.result import Result
+from bus.contracts.upcast import Contracts
 from bus.delivery.drafts import Draft, written
 from bus.delivery.mending import Mending
 from bus.delivery.message import as_json
 from bus.delivery.middleware import PublishMiddleware
+from bus.delivery.negotiation import Negotiation
 from bus.delivery.outcome import Outcome, outcome_of
 from bus.delivery.publisher import Publisher
 from bus.delivery.span_status import span_status_told
@@ -30,6 +32,7 @@ from bus.delivery.workflow_trace import WorkflowTrace
 from bus.envelope import Envelope, new_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
 from bus.errors import BusError
+from bus.registry.peers import Peers
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Telemetry
 from bus.workflow.artifacts import Artifacts
@@ -48,14 +51,19 @@ class Bus:
     """A client of the bus. Open it with `async with Bus.connect(...)`."""
 
     def __init__(
-        self, connection: Connection, telemetry: Telemetry, name: str, middleware: Sequence[PublishMiddleware] = ()
+        self,
+        connection: Connection,
+        telemetry: Telemetry,
+        name: str,
+        middleware: Sequence[PublishMiddleware] = (),
+        negotiation: Negotiation | None = None,
     ) -> None:
         self.name = name
         self.connection = connection
         self.artifacts = Artifacts(connection)
         self.dead_letters = Mending(connection)
         self._telemetry = telemetry
-        self._publisher = Publisher(connection, telemetry, middleware=middleware)
+        self._publisher = Publisher(connection, telemetry, middleware=middleware, negotiation=negotiation)
         self._caller = Caller(connection, telemetry, name)
         self.capabilities = Capabilities(self._caller.directory)
 
@@ -67,13 +75,15 @@ class Bus:
         *,
         settings: Settings | None = None,
         middleware: Sequence[PublishMiddleware] = (),
+        contracts: Sequence[Contracts] = (),
         **overrides: Any,
     ) -> AsyncIterator[Bus]:
         """Connects as `name`, the sender of what is sent, and closes on exit.
 
         Settings come from the environment and keyword arguments (`servers="nats://..."`). Without servers it starts
-        or joins the embedded broker. `middleware` wraps every send. Raises BrokerError `broker.unavailable`,
-        SettingsError, ValueError for a name that is not an agent name.
+        or joins the embedded broker. `middleware` wraps every send; `contracts` have the downcasters for receivers
+        that are older. Raises BrokerError `broker.unavailable`, SettingsError, ValueError for a name that is not an
+        agent name or for two downcasters of one step.
         """
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
@@ -86,7 +96,9 @@ class Bus:
             for difference in await provision(connection):
                 log.warning("%s", difference)
             await stack.enter_async_context(span_status_told(connection, telemetry))
-            bus = cls(connection, telemetry, name, middleware)
+            peers = Peers(connection)
+            stack.push_async_callback(peers.stop)
+            bus = cls(connection, telemetry, name, middleware, Negotiation(peers, contracts))
             stack.push_async_callback(bus._caller.close)
             yield bus
 
@@ -109,8 +121,9 @@ class Bus:
 
         Send again with the same `message_id` and it counts once. `extensions` may name `priority`, `partition_key`,
         `expires_at` and `deliver_at` (a datetime with a zone, or RFC 3339); `delay_s` is a `deliver_at` counted
-        from now. Raises `broker.unavailable`, `broker.full`,
-        `protocol.too_large`, and `protocol.malformed` for a field that the envelope refuses.
+        from now. A payload of a model with a `__contract__` says so in the extension `schema`. Raises
+        `broker.unavailable`, `broker.full`, `registry.no_common_version`, `protocol.too_large`, and
+        `protocol.malformed` for a field that the envelope refuses.
         """
         return await self._send(
             Envelope(
@@ -123,7 +136,7 @@ class Bus:
                 phase=phase,
                 role=role,
                 status=status,
-                extensions=written(extensions, delay_s),
+                extensions=written(extensions, delay_s, type, payload),
                 payload=as_json(payload),
             ),
             None,
@@ -148,7 +161,7 @@ class Bus:
                 phase=draft.phase,
                 role=draft.role,
                 status=draft.status,
-                extensions=written(draft.extensions, draft.delay_s),
+                extensions=written(draft.extensions, draft.delay_s, draft.type, draft.payload),
                 payload=as_json(draft.payload),
             )
             for draft in drafts
@@ -345,7 +358,7 @@ class Workflow:
             phase=draft.phase,
             role=draft.role,
             status=draft.status,
-            extensions=written(draft.extensions, draft.delay_s),
+            extensions=written(draft.extensions, draft.delay_s, draft.type, draft.payload),
             payload=as_json(draft.payload),
         )
 

@@ -42,6 +42,10 @@ class Settings(BaseSettings):
     tls_key: str = Field("", description="path of the client key")
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 5.0
     publish_timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+    heartbeat_s: Annotated[float, Field(ge=0.1, le=3600, description="how often a replica says that it lives")] = 15.0
+    lease_ttl_s: Annotated[
+        float, Field(ge=1, le=86400, validate_default=True, description="when a silent replica counts as gone")
+    ] = 120.0
     ack_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 5
@@ -54,8 +58,6 @@ class Settings(BaseSettings):
         256 * 1024
     )
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
-    heartbeat_s: Annotated[float, Field(ge=0.2, le=3600)] = 15.0
-    lease_ttl_s: Annotated[float, Field(ge=1, le=86400, validate_default=True)] = 120.0
     call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
     max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
     idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 from bus.broker.connection import Connection
 from bus.broker.streams import StreamNames, provision
 from bus.broker.survey import agent_queues, stream_sizes, untakeable
+from bus.contracts.accepts import Accepts
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.span_status import span_statuses
+from bus.registry.readers import live_replicas
 from bus.telemetry import sampling
 from bus.telemetry.otlp import endpoint
 
@@ -41,7 +43,7 @@ class Finding:
 
 
 async def examine(connection: Connection) -> list[Finding]:
-    """Looks at the server, the streams, the agents' queues, the dead letters and the telemetry settings.
+    """Looks at the server, the streams, the agents' queues and versions, the dead letters and the telemetry settings.
 
     Raises BrokerError `broker.unavailable` when the broker stops answering meanwhile.
     """
@@ -49,6 +51,7 @@ async def examine(connection: Connection) -> list[Finding]:
         _server(connection),
         *await _streams(connection),
         *await _agents(connection),
+        *await _versions(connection),
         *await _dead_letters(connection),
         *_telemetry(),
         *await _spans(connection),
@@ -124,6 +127,27 @@ async def _agents(connection: Connection) -> list[Finding]:
         else:
             findings.append(Finding(Grade.GOOD, "agents", f"{message}, no replica is running"))
     return findings or [Finding(Grade.NOTICE, "agents", "no agent has ever run here", "bus run MODULE:AGENT")]
+
+
+async def _versions(connection: Connection) -> list[Finding]:
+    """Agents whose live replicas accept different things: an upgrade that has not ended."""
+    findings = []
+    for agent, replicas in sorted((await live_replicas(connection)).items()):
+        kinds = Counter(_told(accepts) for accepts in replicas.values())
+        if len(kinds) > 1:
+            shown = "; ".join(f"{count} accept {kind}" for kind, count in sorted(kinds.items()))
+            findings.append(
+                Finding(Grade.NOTICE, "versions", f"{agent}: its replicas differ: {shown}", "finish the upgrade")
+            )
+    return findings
+
+
+def _told(accepts: Accepts) -> str:
+    majors = [
+        type if known is None else f"{type} {'/'.join(map(str, sorted(known)))}"
+        for type, known in sorted(accepts.majors.items())
+    ]
+    return f"{', '.join(majors) or 'nothing'} (envelope {', '.join(sorted(accepts.envelopes))})"
 
 
 async def _dead_letters(connection: Connection) -> list[Finding]:

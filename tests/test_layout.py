@@ -24,6 +24,7 @@ FLOORS: Mapping[str, float] = {
     "bus.telemetry": 2,
     "bus.workflow": 3,
     "bus.trust": 3,
+    "bus.registry": 3,
     "bus.delivery": 4,
     "bus.calls": 4,
     "bus.client": 5,

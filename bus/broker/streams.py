@@ -53,6 +53,7 @@ class StreamNames:
     artifacts: str
     registry: str
     results: str
+    contracts: str
 
     @classmethod
     def of(cls, namespace: str) -> StreamNames:
@@ -69,6 +70,7 @@ class StreamNames:
             artifacts=f"{lower}_artifacts",
             registry=f"{lower}_registry",
             results=f"{lower}_results",
+            contracts=f"{lower}_contracts",
         )
 
 
@@ -183,6 +185,8 @@ async def _provision(connection: Connection) -> list[str]:
 async def _ensure_buckets(connection: Connection) -> None:
     settings = connection.settings
     names, js = StreamNames.of(settings.namespace), connection.jetstream()
+    for wanted in _bare_buckets(connection):
+        await _ensure_stream(connection, wanted)
     # Kept as long as anything that may refer to it: the history, and the dead letters.
     max_age_s = max(settings.history_max_age_s, DEAD_MAX_AGE_S)
     shared: dict[str, Any] = {"ttl": max_age_s, "replicas": settings.replicas}
@@ -200,6 +204,26 @@ async def _ensure_buckets(connection: Connection) -> None:
         except nats.js.errors.BadRequestError:
             # Another process created it between our two requests.
             await js.stream_info(bucket)
+
+
+def _bare_buckets(connection: Connection) -> list[StreamConfig]:
+    """The buckets that are made as streams, because nats-py cannot make a bucket whose values have lifetimes."""
+    names = StreamNames.of(connection.settings.namespace)
+    return [
+        StreamConfig(
+            name=f"KV_{bucket}",
+            subjects=[f"$KV.{bucket}.>"],
+            storage=StorageType.FILE,
+            num_replicas=connection.settings.replicas,
+            max_msgs_per_subject=1,
+            discard=DiscardPolicy.NEW,
+            deny_delete=True,
+            allow_rollup_hdrs=True,
+            allow_direct=True,
+            allow_msg_ttl=bucket == names.registry or None,
+        )
+        for bucket in (names.registry, names.contracts)
+    ]
 
 
 async def _ensure_stream(connection: Connection, wanted: StreamConfig) -> list[str]:

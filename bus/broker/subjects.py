@@ -195,6 +195,10 @@ class Subjects:
         """The question, to everybody, what became of their spans."""
         return f"{self._prefix}.status.spans"
 
+    def contracts(self, agent: str) -> str:
+        """Where every replica of an agent answers what it reads (wire specification, section Versions of payloads)."""
+        return f"{self._prefix}.contracts.{agent}"
+
     def _parse_work(self, subject: str) -> WorkSubject:
         """The tokens of a work subject, of a due one, or of a broadcast.
 

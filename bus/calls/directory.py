@@ -102,6 +102,8 @@ class Directory:
     def _take(self, delivery: Delivery) -> None:
         key = self._leases.key(delivery)
         tokens = key.split(".")
+        if tokens[0] == "accepts":
+            return  # What replicas accept of messages is for who sends messages.
         try:
             if len(tokens) != 3 or tokens[0] not in ("lease", "cards"):
                 raise ValueError("its key is neither lease.<agent>.<instance> nor cards.<agent>.<digest>")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, schema, trace
+from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, trace
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
@@ -35,6 +35,8 @@ app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
 app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
+schema.schema_app.command("publish")(published.publish)
+schema.schema_app.command("impact")(published.impact_command)
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
 app.command("bench")(bench.bench)

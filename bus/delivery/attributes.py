@@ -23,6 +23,8 @@ def message_attributes(operation: str, envelope: Envelope, *, agent: str) -> Att
         attributes["bus.workflow_id"] = envelope.workflow_id
     if envelope.session_id is not None:
         attributes["bus.session_id"] = envelope.session_id
+    if envelope.schema is not None:
+        attributes["bus.schema"] = envelope.schema
     if envelope.phase is not None:
         attributes["bus.phase"] = envelope.phase
     if envelope.causation_id is not None:

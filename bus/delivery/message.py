@@ -91,6 +91,11 @@ class Message:
         return self.envelope.type
 
     @property
+    def schema_version(self) -> str | None:
+        """The contract that its sender named, such as `draft_request@1.0`; `content` may be newer, upcast from it."""
+        return self.envelope.schema
+
+    @property
     def workflow_id(self) -> str | None:
         """Workflow that it belongs to."""
         return self.envelope.workflow_id
@@ -189,7 +194,7 @@ class Message:
             status=draft.status,
             extensions={
                 **budget.inherit(self.envelope, self._agent),
-                **(written(draft.extensions, draft.delay_s) or {}),
+                **(written(draft.extensions, draft.delay_s, draft.type, draft.payload) or {}),
             },
             payload=as_json(draft.payload),
         )

@@ -23,6 +23,7 @@ from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
 from bus.delivery.handler import CallNext, Handler, HandlerMiddleware, contained, told, told_with_trace
+from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
 from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
@@ -101,6 +102,7 @@ class Pipeline:
         dedupe: Dedupe,
         commits: Commits,
         calls: Calling,
+        hand_over: HandOver,
     ) -> None:
         settings = connection.settings
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
@@ -112,6 +114,7 @@ class Pipeline:
         self._commits = commits
         self._calls = calls
         self._publisher = publisher
+        self._hand_over = hand_over
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
         self._max_hops = settings.max_hops
@@ -167,6 +170,8 @@ class Pipeline:
                     jitter=random.random(),
                     age_s=delivery.age_s(),
                 )
+                if settlement.verdict is Verdict.DEAD:
+                    settlement = await self._hand_over.instead(delivery, failure) or settlement
             settlement = settlement or ACK
             if span is not None and failure is not None and progress.began:
                 span.set({"bus.exec_ms": round((time.perf_counter() - progress.began) * 1000, 3)})
@@ -250,7 +255,7 @@ class Pipeline:
             envelope,
             agent=self._agent,
             attempt=attempt,
-            content=handler.read(envelope.payload),
+            content=handler.read(envelope.payload, envelope.schema),
             phase=envelope.phase or handler.phase,
             span=span,
             publisher=self._publisher,

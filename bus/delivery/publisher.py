@@ -14,6 +14,7 @@ from bus.broker.streams import has_schedules
 from bus.broker.subjects import BROADCAST, key_lane
 from bus.delivery.attributes import Attributes, message_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
+from bus.delivery.negotiation import Negotiation
 from bus.delivery.onward import onward
 from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
@@ -29,14 +30,20 @@ IN_FLIGHT = 64
 class Publisher:
     """Sends envelopes over one connection. Safe to use from many tasks."""
 
-    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_telemetry")
+    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_negotiation", "_telemetry")
 
     def __init__(
-        self, connection: Connection, telemetry: Telemetry, *, middleware: Sequence[PublishMiddleware] = ()
+        self,
+        connection: Connection,
+        telemetry: Telemetry,
+        *,
+        middleware: Sequence[PublishMiddleware] = (),
+        negotiation: Negotiation | None = None,
     ) -> None:
         self._connection = connection
         self._telemetry = telemetry
         self._middleware = middleware
+        self._negotiation = negotiation
         self._artifacts = Artifacts(connection)
         self._inline_limit = connection.settings.inline_limit
 
@@ -55,9 +62,12 @@ class Publisher:
         stored first and travels by reference. The broker counts the same `from` and `message_id` once within two
         minutes. `ttl_s`: forgotten after that many seconds if nobody took it. Raises `broker.unavailable` after
         `timeout_s` (default: the setting `publish_timeout_s`) or, for `deliver_at`, on a server older than 2.12;
-        `broker.full`, `protocol.too_large`, and `protocol.malformed` for extensions that exclude each other.
+        `broker.full`, `protocol.too_large`, `protocol.malformed` for extensions that exclude each other, and
+        `registry.no_common_version` when no replica of the receiver accepts the contract that the message names.
         Cancelled, it may or may not be stored.
         """
+        if self._negotiation is not None and envelope.schema is not None:
+            envelope = await self._negotiation.agree(envelope)
         if parent is not None:
             envelope, parent = onward(self._telemetry, envelope, parent)
         if not self._middleware:

@@ -15,6 +15,7 @@ from bus.broker.streams import StreamNames
 from bus.broker.subjects import BROADCAST
 from bus.broker.survey import agents_with_consumer, waiting_messages
 from bus.client import Bus
+from bus.delivery.handover import HANDED_OVER
 from bus.envelope import Envelope
 from bus.workflow import completions
 
@@ -194,6 +195,9 @@ def _published(entries: dict[Identity, Entry], copy: Delivery) -> None:
     entry = _entry(entries, identity)
     entry.type = type
     entry.copies.add(seq)
+    # A copy stands for the message that another replica could not read, and handed over.
+    if (origin := copy.headers.get(HANDED_OVER, "")).isdecimal():
+        entry.copies.discard(int(origin))
     entry.last_seen_at = copy.stored_at
     ttl = copy.headers.get("Nats-TTL", "")
     if ttl.isdecimal():

@@ -6,16 +6,23 @@ from typing import Any
 
 import orjson
 import pytest
+from pydantic import BaseModel
 
 from bus.broker.subjects import LANES, Subjects, token
+from bus.contracts.accepts import Accepts
 from bus.delivery.settlement import Verdict
 from bus.envelope import MAX_BYTES, MAX_DEPTH, SUPPORTED, Envelope, codec, extensions
 from bus.errors import Advice, ErrorInfo
+from bus.registry.answers import Answers
 from bus.workflow import completions
 
 TEXT = (Path(__file__).parents[2] / "schemas" / "README.md").read_text(encoding="utf-8")
 EXAMPLES: list[Any] = [orjson.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
 ENVELOPES = [example for example in EXAMPLES if "version" in example]
+
+
+class ReviewRequest(BaseModel):
+    index: int
 
 
 def first_cells(heading: str) -> list[str]:
@@ -52,6 +59,27 @@ def test_the_example_completions_are_read() -> None:
     assert orjson.loads(completions.encode([one])) == example
 
 
+def test_the_example_lease_is_read() -> None:
+    """REG-9."""
+    (example,) = [example for example in EXAMPLES if "accepts" in example]
+    accepts = Accepts.from_wire(example["accepts"])
+    assert accepts.to_wire() == example["accepts"]
+    assert [accepts.takes("review_request", major) for major in (1, 2, 3)] == [True, True, False]
+    assert accepts.takes("note", 9) is True
+
+
+def test_the_example_answer_is_what_a_replica_says() -> None:
+    """SCH-5."""
+    (example,) = [example for example in EXAMPLES if "json_schema" in example]
+    accepts = Accepts(frozenset(), {"review_request": frozenset({1, 2})}, {"review_request": "review_request@2.0"})
+    answers = Answers("reviewer", example["replica"], accepts, {"review_request": ReviewRequest}, max_bytes=10_000)
+    answer = orjson.loads(answers.to(orjson.dumps({"type": "review_request"})))
+    said = answer.pop("json_schema")
+    assert answer == {name: value for name, value in example.items() if name != "json_schema"}
+    assert said["required"] == example["json_schema"]["required"]
+    assert "handles" in orjson.loads(answers.to(b'{"type": "note"}'))
+
+
 def test_the_tables_name_every_field_and_extension() -> None:
     """ENV-1, ENV-5."""
     assert first_cells("Envelope") == list(codec.FIELDS)
@@ -79,6 +107,7 @@ def test_the_subjects_are_the_codes_own() -> None:
         subjects.dead("<agent>", "<reason>"),
         subjects.done("<agent>"),
         subjects.claims("<agent>"),
+        subjects.contracts("<agent>"),
     ]
     assert subjects.event("a", "w", "t") == "bus.v1.event.a.w.t"
     assert set(LANES) == {"high", "normal", "low"}

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from bus.testing import check_chain
 from tests.e2e.conftest import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -58,7 +60,7 @@ def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: R
 
 
 def test_the_capability_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
-    _, _, adder, _ = blocks("python")
+    _, _, _, adder, _ = blocks("python")
     (tmp_path / "adder.py").write_text(adder)
     start("bus", "run", "adder:adder", until="running adder")
     run_all([command for command in EXPECTED if "call" in command or "registry" in command], bus_command)
@@ -77,8 +79,17 @@ def run_all(commands: list[str], bus_command: Run) -> None:
         assert says in done.stdout + done.stderr, command
 
 
+def test_the_upcaster() -> None:
+    """SCH-4."""
+    agent, versions, *_ = blocks("python")
+    names: dict[str, Any] = {"__name__": "shouter"}
+    exec(agent + versions, names)
+    read = check_chain(names["shouter"], "card", {"1.0": [{"title": "hi"}], "2.0": [{"heading": "hi"}]})
+    assert read == {"1.0": [names["Card"](heading="hi")], "2.0": [names["Card"](heading="hi")]}
+
+
 async def test_the_client(environment: dict[str, str], tmp_path: Path, start: Start) -> None:
-    agent, client, adder, calling = blocks("python")
+    agent, _, client, adder, calling = blocks("python")
     (tmp_path / "shouter.py").write_text(agent)
     (tmp_path / "adder.py").write_text(adder)
     start("bus", "run", "shouter:shouter", until="running shouter")

@@ -30,3 +30,10 @@ def test_the_server_gives_up_after_the_policy() -> None:
     assert Settings.load(max_attempts=2, max_deliver=3).max_deliver == 3
     with pytest.raises(SettingsError, match=r"BUS_MAX_DELIVER=2: .*greater than BUS_MAX_ATTEMPTS, which is 2"):
         Settings.load(max_attempts=2, max_deliver=2)
+
+
+def test_one_lost_heartbeat_does_not_end_a_lease() -> None:
+    """REG-2."""
+    assert Settings.load(heartbeat_s=5, lease_ttl_s=15).lease_ttl_s == 15
+    with pytest.raises(SettingsError, match=r"BUS_LEASE_TTL_S=.*three times BUS_HEARTBEAT_S, which is 15"):
+        Settings.load(lease_ttl_s=44)

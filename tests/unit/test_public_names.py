@@ -15,6 +15,7 @@ def test_the_sorted_public_names() -> None:
         "Call",
         "CallDraft",
         "Card",
+        "Contracts",
         "DeadLetter",
         "Draft",
         "Envelope",
