@@ -142,6 +142,7 @@ class Agent:
         pipeline = Pipeline(
             connection,
             tracing,
+            telemetry.metrics.deliveries(phases),
             agent=self.name,
             handlers=self._handlers,
             retry=self.retry,

@@ -18,6 +18,7 @@ from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
 from bus.delivery.commits import Commit, Commits
+from bus.delivery.counting import count, count_settled
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
@@ -33,6 +34,8 @@ from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
+from bus.telemetry import metrics
+from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
@@ -81,6 +84,12 @@ class _Progress:
     claimed: bytes | None = None
     started_at: datetime | None = None
     began: float = 0.0
+    is_duplicate: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """Since the handler began; None when it did not."""
+        return time.perf_counter() - self.began if self.began else None
 
 
 class Pipeline:
@@ -90,6 +99,7 @@ class Pipeline:
         self,
         connection: Connection,
         tracing: DeliveryTracing,
+        deliveries: Deliveries,
         *,
         agent: str,
         handlers: Mapping[str, Handler],
@@ -103,6 +113,7 @@ class Pipeline:
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
         self._connection = connection
         self._tracing = tracing
+        self._deliveries = deliveries
         self._agent = agent
         self._routes = {type: _Route.of(handler, policy, middleware) for type, handler in handlers.items()}
         self._dedupe = dedupe
@@ -141,6 +152,7 @@ class Pipeline:
             if span is not None:
                 span.set({"bus.settlement": "handed_back"})
                 span.end()
+            count(self._deliveries, progress.envelope, metrics.HANDED_BACK)
             ended(delivery)
             raise
         except BusError as problem:
@@ -163,11 +175,15 @@ class Pipeline:
                     jitter=random.random(),
                     age_s=delivery.age_s(),
                 )
-            settlement = settlement or ACK
-            if span is not None and failure is not None and progress.began:
-                span.set({"bus.exec_ms": round((time.perf_counter() - progress.began) * 1000, 3)})
+            settlement, seconds = settlement or ACK, progress.seconds
+            if span is not None and failure is not None and seconds is not None:
+                span.set({"bus.exec_ms": round(seconds * 1000, 3)})
             with self._tracing.settle(span, delivery, progress.envelope, settlement):
                 await self._settle(delivery, progress, settlement, failure, span)
+            count_settled(
+                self._deliveries, progress.envelope, settlement, failure,
+                is_duplicate=progress.is_duplicate, seconds=seconds,
+            )  # fmt: skip
         except BusError as problem:
             self._will_come_again(progress.envelope, problem, span)
         finally:
@@ -225,6 +241,7 @@ class Pipeline:
             self._dedupe.release(key)
             return LEAVE
         if claim is Claim.COMPLETED:
+            progress.is_duplicate = True
             span.set({"bus.duplicate": True})
             log.info(
                 "%s was handled before; acknowledged as a duplicate",
@@ -256,14 +273,17 @@ class Pipeline:
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
         await contained(route.run, message)
-        exec_ms = round((time.perf_counter() - started) * 1000, 3)
+        seconds = time.perf_counter() - started
+        exec_ms = round(seconds * 1000, 3)
         self._dedupe.complete(key)
 
         def settled(problem: BusError | None) -> None:
             if problem is not None:
                 self._will_come_again(envelope, problem, span)
-            elif span.is_recording:
-                span.set({"bus.settlement": "ack", "bus.exec_ms": exec_ms})
+            else:
+                self._deliveries.settled(envelope.type, envelope.phase, metrics.ACK, "", seconds)
+                if span.is_recording:
+                    span.set({"bus.settlement": "ack", "bus.exec_ms": exec_ms})
             span.end()
             ended(delivery)
 
@@ -336,6 +356,7 @@ class Pipeline:
 
     def _will_come_again(self, envelope: Envelope | None, problem: BusError, span: Span | None) -> None:
         what = f"{envelope.type} {envelope.message_id}" if envelope is not None else "a message"
+        count(self._deliveries, envelope, metrics.UNSETTLED, problem.info.code)
         log.warning("%s to %s is not settled and will come again: %s", what, self._agent, problem.info.message)
         if span is not None:
             span.event("settle_failed", {"error.type": problem.info.code})

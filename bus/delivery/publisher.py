@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -94,6 +95,7 @@ class Publisher:
             headers |= schedule
         if timeout_s is None:
             timeout_s = self._connection.settings.publish_timeout_s
+        code, began = "", time.perf_counter()
         try:
             data = envelope.encode()
             if len(data) > self._inline_limit:
@@ -105,10 +107,17 @@ class Publisher:
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
         except BusError as problem:
-            span.fail(problem.info.code, problem.info.message)
+            code = problem.info.code
+            span.fail(code, problem.info.message)
+            raise
+        except asyncio.CancelledError:
+            code = "tool.cancelled"
             raise
         finally:
             span.end()
+            self._telemetry.metrics.sends.ended(
+                envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began
+            )
 
     async def publish_many(self, envelopes: Sequence[Envelope], *, parent: TraceContext | None = None) -> None:
         """Publishes all, up to 64 at once, and waits until the broker has stored each.

@@ -20,6 +20,7 @@ from typing import Any
 from bus.telemetry import sampling
 from bus.telemetry.context import TraceContext, w3c_trace_id
 from bus.telemetry.length import TRACES_KEPT, TraceLengths, next_trace_id, without_length
+from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.otlp import OtlpJsonExporter, endpoint
 from bus.telemetry.recorder import Counts, Recorder, SpanRecord
 
@@ -120,6 +121,7 @@ class Telemetry:
     def __init__(self, service: str, *, namespace: str) -> None:
         self.service = service
         self.instance_id = str(uuid.uuid4())
+        self.metrics = ServiceMetrics(service)
         self._recorder: Recorder | None = None
         self._share = sampling.ratio()
         self._lengths = TraceLengths()
@@ -135,6 +137,7 @@ class Telemetry:
                 "telemetry.sdk.language": "python",
             }
             self._recorder = Recorder(OtlpJsonExporter(url, resource))
+        self.metrics.observe_spans(self._recorder)
 
     @property
     def counts(self) -> Counts | None:
