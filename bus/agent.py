@@ -18,11 +18,13 @@ from bus.delivery.limits import Limits
 from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.publisher import Publisher
+from bus.delivery.queue_watch import QueueWatch
 from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
 from bus.delivery.span_status import span_status_told
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
+from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
 
 log = logging.getLogger("bus.agent")
@@ -33,10 +35,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Replica:
     """One running replica of an agent, as `Agent.running` yields it."""
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "metrics")
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, metrics: ServiceMetrics) -> None:
         self._consumer = consumer
+        self.metrics = metrics
 
     @property
     def in_flight(self) -> int:
@@ -157,21 +160,31 @@ class Agent:
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
         )
+        queue = QueueWatch(
+            connection,
+            self.name,
+            lanes=lambda: consumer.lanes,
+            in_flight=lambda: consumer.in_flight,
+            concurrency=self.concurrency,
+        )
+        telemetry.metrics.observe(queue.read)
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)
             await dedupe.start()
             await repair.start()
             await consumer.start()
+            queue.start()
             log.info("%s runs on %s and handles %s", self.name, connection.url, ", ".join(self.handles))
             try:
                 async with span_status_told(connection, telemetry):
-                    yield Replica(consumer)
+                    yield Replica(consumer, telemetry.metrics)
             finally:
                 handed_back = await consumer.drain(settings.grace_s)
                 if handed_back:
                     log.warning("%s handed back %d messages that were still running", self.name, handed_back)
         finally:
+            await queue.stop()
             await repair.stop()
             await commits.stop()
             await dedupe.stop()

@@ -15,7 +15,7 @@ from bus.broker.survey import agent_queues, stream_sizes, untakeable
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.span_status import span_statuses
 from bus.telemetry import sampling
-from bus.telemetry.otlp import endpoint
+from bus.telemetry.posting import endpoint
 
 OLDEST_SERVER = (2, 11)
 FULL_SHARE = 0.8

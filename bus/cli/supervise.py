@@ -18,10 +18,10 @@ STOP_MARGIN_S = 10.0
 SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "build", "dist"}
 
 
-def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> int:
-    """Keeps `workers` processes of `bus ARGUMENTS` alive until SIGTERM or SIGINT; returns the exit code.
+def run(workers: list[list[str]], *, reload: bool, grace_s: float) -> int:
+    """Keeps one process `bus ARGUMENTS` alive for each of the `workers`, until SIGTERM or SIGINT.
 
-    A worker that dies is started again, after a growing pause when it lived less than a second. With `reload`
+    Returns the exit code. A worker that dies is started again, after a growing pause when it lived less than a second. With `reload`
     all are restarted when a Python file below the current folder changes. Stopping passes the signal on and waits
     for the workers' own drain; further signals are passed on too, the second one hurries them.
     """
@@ -32,7 +32,7 @@ def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> 
         if len(stopping) > 1:
             _signal(slots)
 
-    slots = [_Slot(arguments) for _ in range(workers)]
+    slots = [_Slot(arguments) for arguments in workers]
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     seen = _snapshot() if reload else set()

@@ -35,6 +35,7 @@ from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry import metrics
+from bus.telemetry.logs import ids_of, take_in_hand
 from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
@@ -144,6 +145,7 @@ class Pipeline:
                 subject, envelope = self._decode(delivery, progress)
             finally:
                 span = self._tracing.process(delivery, progress.envelope)
+            take_in_hand(envelope, self._agent, span, delivery.headers)
             settlement = await self._handle(delivery, subject, envelope, progress, span, ended)
         except asyncio.CancelledError:
             if progress.claimed is not None:
@@ -160,7 +162,13 @@ class Pipeline:
         except TimeoutError:
             failure = error("tool.timeout", f"the handler of {self._what(progress)} ran into a timeout").info
         except Exception as problem:
-            log.error("%s on %s: %s", self._agent, self._what(progress), told_with_trace(problem), extra=_ids(progress))
+            log.error(
+                "%s on %s: %s",
+                self._agent,
+                self._what(progress),
+                told_with_trace(problem),
+                extra=ids_of(progress.envelope),
+            )
             failure = error("tool.execution_failed", told(problem)).info
         if failure is None and settlement is None:
             return
@@ -217,7 +225,7 @@ class Pipeline:
                     "%s sent something that was refused: %s",
                     self._agent,
                     envelope.payload,
-                    extra=_ids(progress),
+                    extra=ids_of(progress.envelope),
                 )
                 return ACK
             raise error(
@@ -246,7 +254,7 @@ class Pipeline:
             log.info(
                 "%s was handled before; acknowledged as a duplicate",
                 self._what(progress),
-                extra=_ids(progress),
+                extra=ids_of(progress.envelope),
             )
             return ACK
         if claim is Claim.HELD:
@@ -327,7 +335,7 @@ class Pipeline:
                     delivery.attempt,
                     settlement.delay_s,
                     failure.message,
-                    extra=_ids(progress),
+                    extra=ids_of(progress.envelope),
                 )
                 failed = failed_attempt(delivery, progress.envelope, progress.started_at, failure, settlement)
                 if failed is not None:
@@ -357,7 +365,13 @@ class Pipeline:
     def _will_come_again(self, envelope: Envelope | None, problem: BusError, span: Span | None) -> None:
         what = f"{envelope.type} {envelope.message_id}" if envelope is not None else "a message"
         count(self._deliveries, envelope, metrics.UNSETTLED, problem.info.code)
-        log.warning("%s to %s is not settled and will come again: %s", what, self._agent, problem.info.message)
+        log.warning(
+            "%s to %s is not settled and will come again: %s",
+            what,
+            self._agent,
+            problem.info.message,
+            extra=ids_of(envelope),
+        )
         if span is not None:
             span.event("settle_failed", {"error.type": problem.info.code})
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
@@ -377,15 +391,3 @@ class Pipeline:
         if progress.envelope is None:
             return f"a message to {self._agent}"
         return f"{progress.envelope.type} {progress.envelope.message_id} to {self._agent}"
-
-
-def _ids(progress: _Progress) -> dict[str, str | None]:
-    if progress.envelope is None:
-        return {}
-    envelope = progress.envelope
-    return {
-        "message_id": envelope.message_id,
-        "workflow_id": envelope.workflow_id,
-        "trace_id": envelope.trace_id,
-        "agent": envelope.to,
-    }

@@ -21,6 +21,7 @@ from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext, w3c_trace_id
+from bus.telemetry.logs import tell_sent
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
 
@@ -104,6 +105,7 @@ class Publisher:
             if span.is_recording:
                 span.set({"messaging.message.body.size": len(data)})
             stored = await store(self._connection, subject, data, headers, timeout_s=timeout_s)
+            tell_sent(envelope, headers)
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
         except BusError as problem:
