@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ from bus.envelope import is_agent_name
 from bus.errors import BusError
 from bus.telemetry import logs
 from bus.telemetry.redaction import Redaction
+
+log = logging.getLogger("bus.cli")
 
 MAX_PORT = 65535
 
@@ -123,7 +126,7 @@ async def _run(
             replicas.append(replica)
             joined.set()
             if len(replicas) == len(agents):
-                print(f"running {', '.join(one.name for one in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
+                _say_running(", ".join(one.name for one in agents), settings)
             await stopping.wait()
 
     def hurry() -> None:
@@ -150,6 +153,13 @@ async def _run(
                     watch.cancel()
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
+
+
+def _say_running(names: str, settings: Settings) -> None:
+    if settings.log_format == "json":
+        log.info("running %s", names)
+    else:
+        print(f"running {names}; Ctrl-C stops", file=sys.stderr, flush=True)
 
 
 def _scrape_endpoint(replicas: list[Replica], host: str, port: int | None) -> contextlib.AbstractContextManager[object]:

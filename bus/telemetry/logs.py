@@ -11,8 +11,8 @@ import json
 import logging
 import math
 import sys
-from datetime import UTC, datetime
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from bus.envelope import Envelope
@@ -74,7 +74,7 @@ def ids_in_hand() -> dict[str, str | None]:
 
 
 def _whole(envelope: Envelope, headers: Mapping[str, str]) -> dict[str, Any]:
-    return {"envelope": envelope.to_wire(), "headers": dict(headers)}
+    return {"envelope": dict(envelope.fields), "headers": dict(headers)}
 
 
 class LineFormatter(logging.Formatter):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 HIDDEN = "[redacted]"
 MAX_DEPTH = 64
-TOO_DEEP = "[too deep]"
+MAX_VALUES = 50_000
+TOO_MUCH = "[too much]"
 
 # Parts of names, compared without case, `-`, `_` and blanks.
 SECRET_NAMES = (
@@ -26,52 +28,59 @@ _SHAPES = (
     re.compile(r"\bAIza[\w-]{30,}"),
 )
 _SCHEME = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)")
+_ADDRESS = re.compile(r"(?<=://)[^\s/@:]{0,200}:[^\s/@]{1,500}(?=@)")
 _FOLD = re.compile(r"[\s_-]+")
+# `name=value`, `"name": "value"`, `name: value`. Without overlap and bounded, so that no text makes it slow.
+_NAME = re.compile(r"""(?<![\w-])(?P<name>[\w-]{1,200})\\?["']?\s{0,8}[:=]\s{0,8}""")
+_VALUE = re.compile(
+    r"""\\?"(?:[^"\\]|\\[^"])*\\?"?|'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic)\s{1,8})?[^\s,;&"'(){}\[\]]+""",
+    re.IGNORECASE,
+)
 
 
 class Redaction:
-    """Hides secrets in values and texts; `more_names` are further names of fields, as parts of names."""
+    """Hides secrets in values and texts.
+
+    `more_names` are further names of fields, whole ones, in which `*` stands for anything.
+    """
 
     def __init__(self, more_names: Iterable[str] = ()) -> None:
-        self._names = frozenset(filter(None, map(_folded, (*SECRET_NAMES, *more_names))))
+        self._more = tuple(filter(None, map(_folded, more_names)))
         self._known: dict[str, bool] = {}
-        # `name=value`, `"name": "value"`, `name: value`; the name may have more letters around it.
-        parts = "|".join(r"[\s_-]?".join(map(re.escape, name)) for name in sorted(self._names))
-        self._pairs = re.compile(
-            rf"""(?P<name>[\w-]{{0,40}}(?:{parts})[\w-]{{0,40}})(?P<between>\\?["']?\s*[:=]\s*)"""
-            r"""(?P<value>\\?"(?:[^"\\]|\\.)*"?|\\?'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic)\s+)?[^\s,;&"'(){}\[\]]+)""",
-            re.IGNORECASE,
-        )
 
     def hides(self, name: str) -> bool:
         """Whether the value of a field of this name is hidden."""
         known = self._known.get(name)
         if known is None:
             folded = _folded(name)
-            known = folded not in NO_SECRETS and any(part in folded for part in self._names)
+            known = folded not in NO_SECRETS and any(part in folded for part in SECRET_NAMES)
+            known = known or any(fnmatchcase(folded, pattern) for pattern in self._more)
             # Names come from strangers too.
             if len(self._known) < 4096:
                 self._known[name] = known
         return known
 
-    def value(self, value: Any, depth: int = 0) -> Any:
+    def value(self, value: Any) -> Any:
         """A JSON value without secrets: a copy; whatever JSON does not have becomes its text."""
-        if depth > MAX_DEPTH:
-            return TOO_DEEP
+        return self._value(value, MAX_DEPTH, [MAX_VALUES])
+
+    def _value(self, value: Any, depth: int, left: list[int]) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
             return self.text(value)
+        left[0] -= 1
+        if depth == 0 or left[0] < 0:
+            return TOO_MUCH
         if isinstance(value, Mapping):
-            return {
-                (text := name if isinstance(name, str) else spoken(name)): HIDDEN
-                if self.hides(text) and inner is not None
-                else self.value(inner, depth + 1)
-                for name, inner in list(value.items())
-            }
+            found = {}
+            for name, inner in list(value.items()):
+                text = name if isinstance(name, str) else spoken(name)
+                is_hidden = inner is not None and self.hides(text)
+                found[text] = HIDDEN if is_hidden else self._value(inner, depth - 1, left)
+            return found
         if isinstance(value, list | tuple | set | frozenset):
-            return [self.value(inner, depth + 1) for inner in list(value)]
+            return [self._value(inner, depth - 1, left) for inner in list(value)]
         if isinstance(value, bytes | bytearray):
             return self.text(bytes(value).decode("utf-8", "replace"))
         return self.text(spoken(value))
@@ -80,14 +89,20 @@ class Redaction:
         """A text without what looks like a secret."""
         for shape in _SHAPES:
             text = shape.sub(HIDDEN, text)
-        text = self._pairs.sub(self._without_value, text)
+        text = self._without_pairs(text)
         text = _SCHEME.sub(rf"\1 {HIDDEN}", text)
         return _ADDRESS.sub(HIDDEN, text)
 
-    def _without_value(self, found: re.Match[str]) -> str:
-        if not self.hides(found["name"]):
-            return found[0]
-        return f"{found['name']}{found['between']}{HIDDEN}"
+    def _without_pairs(self, text: str) -> str:
+        parts, end = [], 0
+        for found in _NAME.finditer(text):
+            if found.start() < end or not self.hides(found["name"]):
+                continue
+            value = _VALUE.match(text, found.end())
+            if value is not None:
+                parts += [text[end : found.end()], HIDDEN]
+                end = value.end()
+        return "".join([*parts, text[end:]])
 
 
 def spoken(value: object) -> str:
