@@ -22,7 +22,7 @@ NO_SECRETS = frozenset({"tokens", "maxtokens", "inputtokens", "outputtokens", "t
 
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
+    re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
     re.compile(r"\b(?:sk|pk|rk|xox[abprs]|gh[pousr]|github_pat|glpat|hf)[-_][\w-]{16,}"),
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"\bAIza[\w-]{30,}"),
@@ -33,7 +33,7 @@ _FOLD = re.compile(r"[\s_-]+")
 # `name=value`, `"name": "value"`, `name: value`. Without overlap and bounded, so that no text makes it slow.
 _NAME = re.compile(r"""(?<![\w-])(?P<name>[\w-]{1,200})\\?["']?\s{0,8}[:=]\s{0,8}""")
 _VALUE = re.compile(
-    r"""\\?"(?:[^"\\]|\\[^"])*\\?"?|'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic)\s{1,8})?[^\s,;&"'(){}\[\]]+""",
+    r"""\\"(?:[^"\\]|\\[^"])*(?:\\")?|"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic)\s{1,8})?[^\s,;&"'(){}\[\]]+""",
     re.IGNORECASE,
 )
 
