@@ -9,7 +9,7 @@ UV := uv
 SOURCES := bus schemas agents tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-jaeger check bench soak lock
+.PHONY: help setup demo test test-jaeger test-prometheus check bench soak lock
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -31,8 +31,16 @@ demo: $(READY) ## planner, writer and reviewer write build/brief.md about this r
 
 test: $(READY) ## run every test
 	@$(BIN)/python -m pytest -q -m serial || test $$? -eq 5  # 5: there is no such test
-	$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger"
+	$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not prometheus"
+	@$(MAKE) --no-print-directory test-prometheus
 	@$(MAKE) --no-print-directory test-jaeger
+
+test-prometheus: $(READY)
+	@if command -v prometheus >/dev/null && command -v promtool >/dev/null; then \
+		$(BIN)/python -m pytest -q -m prometheus; \
+	else \
+		echo "make: the Prometheus tests were LEFT OUT: they need the programs prometheus and promtool" >&2; \
+	fi
 
 # Last, because the first time it builds Jaeger, which takes minutes.
 test-jaeger: $(READY)
