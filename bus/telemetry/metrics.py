@@ -36,6 +36,9 @@ _BY_TYPE = (
 )
 
 
+Record = Callable[[float | None], None]
+
+
 class Spans(Protocol):
     """Who knows what became of spans."""
 
@@ -53,16 +56,17 @@ class Deliveries:
         self._phases = phases
         self._known_phases = {"", *(phase for phase in phases.values() if phase)}
         self._series: dict[tuple[str, str, str, str], Series] = {}
-        self._bound: dict[tuple[str, str | None, str, str], Series] = {}
+        self._bound: dict[tuple[str, str | None, str, str], Record] = {}
         for type, phase in phases.items():
             self._find(type, phase or "", ACK, "")
 
     def settled(self, type: str, phase: str | None, outcome: str, code: str = "", seconds: float | None = None) -> None:
         """Counts one delivery. `code` is the error's, `seconds` the handler's time if one ran."""
-        series = self._bound.get((type, phase, outcome, code))
-        if series is None:
-            series = self._bind(type, phase, outcome, code)
-        series.record(seconds)
+        try:
+            record = self._bound[type, phase, outcome, code]
+        except KeyError:
+            record = self._bind(type, phase, outcome, code).record
+        record(seconds)
 
     def _bind(self, type: str, phase: str | None, outcome: str, code: str) -> Series:
         if type not in self._phases:
@@ -73,7 +77,8 @@ class Deliveries:
             if len(self._known_phases) >= MAX_PHASES:
                 return self._find(type, OTHER, outcome, code)
             self._known_phases.add(named)
-        self._bound[type, phase, outcome, code] = series = self._find(type, named, outcome, code)
+        series = self._find(type, named, outcome, code)
+        self._bound[type, phase, outcome, code] = series.record
         return series
 
     def _find(self, type: str, phase: str, outcome: str, code: str) -> Series:
@@ -124,14 +129,15 @@ class Sends:
         self._destinations: set[tuple[str, str]] = set()
         self._phases: set[str] = {""}
         self._series: dict[tuple[str, str, str, str], Series] = {}
-        self._bound: dict[tuple[str, str, str | None, str], Series] = {}
+        self._bound: dict[tuple[str, str, str | None, str], Record] = {}
 
     def ended(self, to: str, type: str, phase: str | None, code: str, seconds: float) -> None:
         """Counts one send: the broker has stored it, or it failed with an error code."""
-        series = self._bound.get((to, type, phase, code))
-        if series is None:
-            series = self._bind(to, type, phase, code)
-        series.record(seconds)
+        try:
+            record = self._bound[to, type, phase, code]
+        except KeyError:
+            record = self._bind(to, type, phase, code).record
+        record(seconds)
 
     def _bind(self, to: str, type: str, phase: str | None, code: str) -> Series:
         is_known = True
@@ -147,7 +153,7 @@ class Sends:
             self._destinations.add((to, type))
         series = self._find(to, type, named, code)
         if is_known:
-            self._bound[to, type, phase, code] = series
+            self._bound[to, type, phase, code] = series.record
         return series
 
     def _find(self, to: str, type: str, phase: str, code: str) -> Series:

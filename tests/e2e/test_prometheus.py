@@ -56,7 +56,7 @@ def test_every_alert_has_its_runbook_and_names_labels_that_it_has() -> None:
 
 @pytest.mark.prometheus
 def test_promtool_takes_the_rules_and_the_configuration() -> None:
-    for arguments in (["rules", RULES], ["config", CONFIGURATION]):
+    for arguments in (["rules", str(RULES)], ["config", str(CONFIGURATION)]):
         checked = subprocess.run(
             [program("promtool"), "check", *arguments], capture_output=True, text=True, check=False
         )
