@@ -301,8 +301,8 @@ def on_stop_signals(*effects: Callable[[], None]) -> Iterator[None]:
         restore()
 
 
-def log_to_stderr(level: str = "info") -> None:
-    """Log lines on standard error from this level on, in the form that the settings ask for."""
+def log_to_stderr(level: str | None = None) -> None:
+    """Log lines on standard error from this level on (default: the setting), in the form of the settings."""
     log_lines(Settings.load(log_level=level))
 
 
