@@ -26,6 +26,7 @@ from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.negotiation import Negotiation
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.publisher import Publisher
+from bus.delivery.queue_watch import QueueWatch
 from bus.delivery.repair import Repair
 from bus.delivery.settlement import RetryPolicy
 from bus.delivery.span_status import span_status_told
@@ -34,6 +35,7 @@ from bus.delivery.tracing import DeliveryTracing
 from bus.envelope.grammar import is_agent_name, is_type_name
 from bus.registry.peers import Peers
 from bus.registry.presence import Presence
+from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
 
 log = logging.getLogger("bus.agent")
@@ -44,11 +46,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Replica:
     """One running replica of an agent, as `Agent.running` yields it."""
 
-    __slots__ = ("_consumer", "_service")
+    __slots__ = ("_consumer", "_service", "metrics")
 
-    def __init__(self, consumer: Consumer, service: Service) -> None:
+    def __init__(self, consumer: Consumer, service: Service, metrics: ServiceMetrics) -> None:
         self._consumer = consumer
         self._service = service
+        self.metrics = metrics
 
     @property
     def in_flight(self) -> int:
@@ -253,6 +256,7 @@ class Agent:
         pipeline = Pipeline(
             connection,
             tracing,
+            telemetry.metrics.deliveries(phases),
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
@@ -269,6 +273,14 @@ class Agent:
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
         )
+        queue = QueueWatch(
+            connection,
+            self.name,
+            lanes=lambda: consumer.lanes,
+            in_flight=lambda: consumer.in_flight,
+            concurrency=self.concurrency,
+        )
+        telemetry.metrics.observe(queue.read)
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)
@@ -277,6 +289,7 @@ class Agent:
             # Before it pulls: what others hand over must find somebody, and what it refuses must not be its alone.
             await presence.start()
             await consumer.start()
+            queue.start()
             await service.start()
             does = ", ".join([*self.handles, *self.capabilities])
             log.info("%s runs on %s and handles %s", self.name, connection.url, does or "nothing")
@@ -285,7 +298,7 @@ class Agent:
                     Supervision(connection, self.name) as supervision,
                     span_status_told(connection, telemetry),
                 ):
-                    yield Replica(consumer, service)
+                    yield Replica(consumer, service, telemetry.metrics)
             finally:
                 await presence.stop()
                 if supervision.has_failed:
@@ -298,6 +311,7 @@ class Agent:
             await service.close()
             await presence.stop()
             await peers.stop()
+            await queue.stop()
             await repair.stop()
             await commits.stop()
             await dedupe.stop()

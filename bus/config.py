@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -57,6 +57,10 @@ class Settings(BaseSettings):
     inline_limit: Annotated[int, Field(ge=1024, le=900 * 1024, description="larger payloads travel by reference")] = (
         256 * 1024
     )
+    metrics_interval_s: Annotated[float, Field(ge=0.1, le=3600, description="between two looks at the queues")] = 15.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+    log_redact: str = Field("", description="further names of fields whose values no log line shows, comma separated")
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
     call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
     max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
@@ -88,6 +92,11 @@ class Settings(BaseSettings):
         if value.strip() and not value.replace(",", "").strip():
             raise ValueError("there is no address in it")
         return value
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("store_dir")
     @classmethod

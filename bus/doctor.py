@@ -17,7 +17,7 @@ from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.span_status import span_statuses
 from bus.registry.readers import live_replicas
 from bus.telemetry import sampling
-from bus.telemetry.otlp import endpoint
+from bus.telemetry.posting import endpoint
 
 OLDEST_SERVER = (2, 11)
 FULL_SHARE = 0.8

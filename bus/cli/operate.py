@@ -27,6 +27,12 @@ from bus.config import Settings
 from bus.delivery.outcome import Outcome
 from bus.envelope import is_agent_name
 from bus.errors import BusError
+from bus.telemetry import logs
+from bus.telemetry.redaction import Redaction
+
+log = logging.getLogger("bus.cli")
+
+MAX_PORT = 65535
 
 Servers = Annotated[str | None, typer.Option("--servers", help="NATS URLs; default: BUS_SERVERS, else embedded.")]
 
@@ -71,26 +77,48 @@ def run(
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file here changes.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes, each with all agents.")] = 1,
     grace: Annotated[float | None, typer.Option("--grace", min=0, help="Seconds to finish work on a stop.")] = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str | None,
+        typer.Option("--log-level", help="debug, info, warning or error; default: BUS_LOG_LEVEL, else info."),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", help="console or json; default: BUS_LOG_FORMAT, else console.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option("--metrics-port", min=0, max=65535, help="Answer Prometheus here; 0: a free port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option("--metrics-host", help="Address for --metrics-port.")] = "127.0.0.1",
 ) -> None:
     """Run agents until SIGTERM or Ctrl-C, then drain: finish what is in hand, hand the rest back.
 
-    A second signal ends the grace and hands back at once; a third ends the process.
+    A second signal ends the grace and hands back at once; a third ends the process. With --metrics-port and several
+    workers, each has its own port, counted up from the one given (all take a free one for 0); the log says which.
 
     Example: bus run agents.writer:writer agents.reviewer:reviewer --workers 2
     """
-    log_to_stderr(log_level)
-    settings = Settings.load(servers=servers, grace_s=grace)
+    settings = Settings.load(servers=servers, grace_s=grace, log_level=log_level, log_format=log_format)
+    log_lines(settings)
     loaded = [load_agent(name) for name in agents]
     if workers > 1 or reload:
-        arguments = ["run", *agents, "--log-level", log_level]
+        if metrics_port is not None and metrics_port + workers - 1 > MAX_PORT:
+            raise UsageError(f"--metrics-port {metrics_port} and --workers {workers} go beyond port {MAX_PORT}")
+        arguments = ["run", *agents, "--log-level", settings.log_level, "--log-format", settings.log_format]
         arguments += ["--servers", servers] if servers else []
         arguments += ["--grace", str(grace)] if grace is not None else []
-        sys.exit(supervise.run(arguments, workers=workers, reload=reload, grace_s=settings.grace_s))
-    asyncio.run(_run(loaded, settings))
+        each = [arguments + _metrics_arguments(metrics_port, metrics_host, number) for number in range(workers)]
+        sys.exit(supervise.run(each, reload=reload, grace_s=settings.grace_s))
+    asyncio.run(_run(loaded, settings, metrics_port=metrics_port, metrics_host=metrics_host))
 
 
-async def _run(agents: list[Agent], settings: Settings) -> None:
+def _metrics_arguments(port: int | None, host: str, worker: int) -> list[str]:
+    if port is None:
+        return []
+    return ["--metrics-port", str(port + worker if port else 0), "--metrics-host", host]
+
+
+async def _run(
+    agents: list[Agent], settings: Settings, *, metrics_port: int | None = None, metrics_host: str = ""
+) -> None:
     replicas: list[Replica] = []
     stopping, joined = asyncio.Event(), asyncio.Event()
 
@@ -102,7 +130,7 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
                 # What is loaded now stays: a full collection would walk through it for 30 ms, again and again.
                 gc.collect()
                 gc.freeze()
-                print(f"running {', '.join(one.name for one in agents)}; Ctrl-C stops", file=sys.stderr, flush=True)
+                _say_running(", ".join(one.name for one in agents), settings)
             await stopping.wait()
 
     def hurry() -> None:
@@ -117,7 +145,8 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
             hurry()  # there is nobody to finish for, or to hand back to
             raise
 
-    with on_stop_signals(stopping.set, hurry):
+    scraped = _scrape_endpoint(replicas, metrics_host, metrics_port)
+    with scraped, on_stop_signals(stopping.set, hurry):
         try:
             # All drain at the same time, so that they share one grace.
             async with asyncio.TaskGroup() as group:
@@ -128,6 +157,24 @@ async def _run(agents: list[Agent], settings: Settings) -> None:
                     watch.cancel()
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
+
+
+def _say_running(names: str, settings: Settings) -> None:
+    if settings.log_format == "json":
+        log.info("running %s", names)
+    else:
+        print(f"running {names}; Ctrl-C stops", file=sys.stderr, flush=True)
+
+
+def _scrape_endpoint(replicas: list[Replica], host: str, port: int | None) -> contextlib.AbstractContextManager[object]:
+    """The endpoint for the replicas that run by then. Raises UsageError when its library is missing."""
+    if port is None:
+        return contextlib.nullcontext()
+    try:
+        from bus.telemetry.prometheus import scrape_endpoint
+    except ImportError as problem:
+        raise UsageError("--metrics-port needs prometheus-client: pip install 'envelope-bus[prometheus]'") from problem
+    return scrape_endpoint(lambda: [replica.metrics for replica in list(replicas)], host=host, port=port)
 
 
 def load_agent(name: str) -> Agent:
@@ -258,11 +305,12 @@ def on_stop_signals(*effects: Callable[[], None]) -> Iterator[None]:
         restore()
 
 
-def log_to_stderr(level: str = "info") -> None:
-    """Readable log lines on standard error. Raises UsageError for a level that there is not."""
-    if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise UsageError(f"--log-level {level!r} is not debug, info, warning or error")
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("bus").setLevel(level.upper())
+def log_to_stderr(level: str | None = None) -> None:
+    """Log lines on standard error from this level on (default: the setting), in the form of the settings."""
+    log_lines(Settings.load(log_level=level))
+
+
+def log_lines(settings: Settings) -> None:
+    """Log lines on standard error, as the settings ask for."""
+    redaction = Redaction(name.strip() for name in settings.log_redact.split(","))
+    logs.configure(level=settings.log_level, as_json=settings.log_format == "json", redaction=redaction)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+log = logging.getLogger("bus.cli")
+
 POLL_S = 0.3
 MIN_LIFE_S = 1.0
 MAX_PAUSE_S = 10.0
@@ -18,12 +21,12 @@ STOP_MARGIN_S = 10.0
 SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "build", "dist"}
 
 
-def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> int:
-    """Keeps `workers` processes of `bus ARGUMENTS` alive until SIGTERM or SIGINT; returns the exit code.
+def run(workers: list[list[str]], *, reload: bool, grace_s: float) -> int:
+    """Keeps one process `bus ARGUMENTS` alive for each of the `workers`, until SIGTERM or SIGINT.
 
-    A worker that dies is started again, after a growing pause when it lived less than a second. With `reload`
-    all are restarted when a Python file below the current folder changes. Stopping passes the signal on and waits
-    for the workers' own drain; further signals are passed on too, the second one hurries them.
+    Returns the exit code. A worker that dies is started again, after a growing pause when it lived less than a
+    second. With `reload` all are restarted when a Python file below the current folder changes. Stopping passes the
+    signal on and waits for the workers' own drain; further signals are passed on too, the second one hurries them.
     """
     stopping: list[int] = []
 
@@ -32,7 +35,7 @@ def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> 
         if len(stopping) > 1:
             _signal(slots)
 
-    slots = [_Slot(arguments) for _ in range(workers)]
+    slots = [_Slot(arguments) for arguments in workers]
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     seen = _snapshot() if reload else set()
@@ -43,7 +46,7 @@ def run(arguments: list[str], *, workers: int, reload: bool, grace_s: float) -> 
             time.sleep(POLL_S)
             if reload and (now := _snapshot()) != seen:
                 seen = now
-                print("code changed; restarting", file=sys.stderr, flush=True)
+                log.info("code changed; restarting")
                 _stop(slots, grace_s)
     finally:
         _stop(slots, grace_s)
@@ -66,11 +69,7 @@ class _Slot:
             short = now - self._started_at < MIN_LIFE_S
             self._pause_s = min(MAX_PAUSE_S, max(0.5, self._pause_s * 2)) if short or code else 0.0
             self._start_after = now + self._pause_s
-            print(
-                f"worker {self.process.pid} ended with {code}; starting again in {self._pause_s:.1f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            log.warning("worker %d ended with %d; starting again in %.1f s", self.process.pid, code, self._pause_s)
             self.process = None
         if self.process is None and now >= self._start_after:
             # Its own process group: a Ctrl-C in the terminal reaches only us, and we pass it on once.
@@ -88,7 +87,7 @@ def _stop(slots: list[_Slot], grace_s: float) -> None:
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            print(f"worker {process.pid} did not stop in time and is killed", file=sys.stderr)
+            log.warning("worker %d did not stop in time and is killed", process.pid)
             process.kill()
             process.wait()
     for slot in slots:

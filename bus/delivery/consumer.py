@@ -50,6 +50,7 @@ class Consumer:
         self._idle = asyncio.Event()
         self._hurried = asyncio.Event()
         self._normal = lane(connection, agent, NORMAL)
+        self._lanes = {NORMAL: self._normal}
         self._pull: PullLoop | None = None
         self._by_lanes = LanedPull(connection, take=self._take_of, room=self._room, missing=pipeline.suspect_copies)
         self._is_by_lanes = False
@@ -61,6 +62,11 @@ class Consumer:
     def in_flight(self) -> int:
         """How many messages are being handled now."""
         return len(self._in_hand)
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The lanes that it takes from."""
+        return list(self._lanes.values())
 
     async def start(self) -> None:
         """Makes sure that the agent's consumers exist and begins to pull. Raises BrokerError."""
@@ -120,6 +126,7 @@ class Consumer:
         self._open(asked_for)
 
     def _open(self, needed: Lane) -> None:
+        self._lanes[needed.name] = needed
         self._by_lanes.add(needed)
         self._is_by_lanes = True
         if self._pull is not None and self._widening is None:

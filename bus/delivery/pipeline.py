@@ -19,21 +19,24 @@ from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
 from bus.delivery.commits import Commit, Commits
+from bus.delivery.counting import count, count_settled
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
-from bus.delivery.handler import CallNext, Handler, HandlerMiddleware, contained, told, told_with_trace
+from bus.delivery.handler import Handler, HandlerMiddleware, contained, told, told_with_trace
 from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
-from bus.delivery.limits import NO_LIMITS, Gate
 from bus.delivery.message import Message
-from bus.delivery.middleware import wrap
 from bus.delivery.publisher import Publisher
 from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
+from bus.delivery.route import Route
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
+from bus.telemetry import metrics
+from bus.telemetry.logs import ids_of, take_in_hand
+from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
 from bus.workflow.artifacts import Artifacts
@@ -51,26 +54,8 @@ ACK = Settlement(Verdict.ACK)
 LEAVE = Settlement(Verdict.LEAVE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """Where messages of one type go: the handler inside its limits and the middleware, and its retry policy."""
-
-    handler: Handler
-    policy: RetryPolicy
-    run: CallNext
-
-    @classmethod
-    def of(cls, handler: Handler, policy: RetryPolicy, middleware: Sequence[HandlerMiddleware]) -> _Route:
-        run: CallNext = handler.call
-        if handler.limits != NO_LIMITS:
-            gate = Gate(handler.limits)
-
-            async def limited(message: Message) -> None:
-                async with gate.turn():
-                    await handler.call(message)
-
-            run = limited
-        return cls(handler, handler.retry or policy, wrap(run, middleware))
+# Type and phase of a message, for the metrics.
+Kind = tuple[str, str | None]
 
 
 @dataclass(slots=True)
@@ -84,6 +69,12 @@ class _Progress:
     claimed: bytes | None = None
     started_at: datetime | None = None
     began: float = 0.0
+    is_duplicate: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """Since the handler began; None when it did not."""
+        return time.perf_counter() - self.began if self.began else None
 
 
 class Pipeline:
@@ -93,6 +84,7 @@ class Pipeline:
         self,
         connection: Connection,
         tracing: DeliveryTracing,
+        deliveries: Deliveries,
         *,
         agent: str,
         handlers: Mapping[str, Handler],
@@ -108,8 +100,9 @@ class Pipeline:
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
         self._connection = connection
         self._tracing = tracing
+        self._deliveries = deliveries
         self._agent = agent
-        self._routes = {type: _Route.of(handler, policy, middleware) for type, handler in handlers.items()}
+        self._routes = {type: Route.of(handler, policy, middleware) for type, handler in handlers.items()}
         self._dedupe = dedupe
         self._commits = commits
         self._calls = calls
@@ -140,6 +133,7 @@ class Pipeline:
                 subject, envelope = self._decode(delivery, progress)
             finally:
                 span = self._tracing.process(delivery, progress.envelope)
+            take_in_hand(envelope, self._agent, span, delivery.headers)
             settlement = await self._handle(delivery, subject, envelope, progress, span, ended)
         except asyncio.CancelledError:
             if progress.claimed is not None:
@@ -148,6 +142,7 @@ class Pipeline:
             if span is not None:
                 span.set({"bus.settlement": "handed_back"})
                 span.end()
+            count(self._deliveries, progress.envelope, metrics.HANDED_BACK)
             ended(delivery)
             raise
         except BusError as problem:
@@ -155,7 +150,13 @@ class Pipeline:
         except TimeoutError:
             failure = error("tool.timeout", f"the handler of {self._what(progress)} ran into a timeout").info
         except Exception as problem:
-            log.error("%s on %s: %s", self._agent, self._what(progress), told_with_trace(problem), extra=_ids(progress))
+            log.error(
+                "%s on %s: %s",
+                self._agent,
+                self._what(progress),
+                told_with_trace(problem),
+                extra=ids_of(progress.envelope),
+            )
             failure = error("tool.execution_failed", told(problem)).info
         if failure is None and settlement is None:
             return
@@ -172,13 +173,17 @@ class Pipeline:
                 )
                 if settlement.verdict is Verdict.DEAD:
                     settlement = await self._hand_over.instead(delivery, failure) or settlement
-            settlement = settlement or ACK
-            if span is not None and failure is not None and progress.began:
-                span.set({"bus.exec_ms": round((time.perf_counter() - progress.began) * 1000, 3)})
+            settlement, seconds = settlement or ACK, progress.seconds
+            if span is not None and failure is not None and seconds is not None:
+                span.set({"bus.exec_ms": round(seconds * 1000, 3)})
             with self._tracing.settle(span, delivery, progress.envelope, settlement):
                 await self._settle(delivery, progress, settlement, failure, span)
+            count_settled(
+                self._deliveries, progress.envelope, settlement, failure,
+                is_duplicate=progress.is_duplicate, seconds=seconds,
+            )  # fmt: skip
         except BusError as problem:
-            self._will_come_again(self._what(progress), problem, span)
+            self._will_come_again(*self._named(progress), problem, span)
         finally:
             if span is not None:
                 span.end()
@@ -210,7 +215,7 @@ class Pipeline:
                     "%s sent something that was refused: %s",
                     self._agent,
                     envelope.payload,
-                    extra=_ids(progress),
+                    extra=ids_of(progress.envelope),
                 )
                 return ACK
             raise error(
@@ -234,11 +239,12 @@ class Pipeline:
             self._dedupe.release(key)
             return LEAVE
         if claim is Claim.COMPLETED:
+            progress.is_duplicate = True
             span.set({"bus.duplicate": True})
             log.info(
                 "%s was handled before; acknowledged as a duplicate",
                 self._what(progress),
-                extra=_ids(progress),
+                extra=ids_of(progress.envelope),
             )
             return ACK
         if claim is Claim.HELD:
@@ -267,18 +273,18 @@ class Pipeline:
         progress.began = started = time.perf_counter()
         await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-
         completion = Completion(
             envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
         )
         # What waits for its commit holds no payload: only what the settling needs.
-        settled = partial(self._handled, key, completion, delivery, span, ended)
+        settled = partial(self._handled, key, (envelope.type, envelope.phase), completion, delivery, span, ended)
         self._commits.add(Commit(completion, delivery.reply, settled))
         return None
 
     def _handled(
         self,
         key: bytes,
+        kind: Kind,
         completion: Completion,
         delivery: Delivery,
         span: Span,
@@ -287,11 +293,13 @@ class Pipeline:
     ) -> None:
         if problem is None:
             self._dedupe.complete(key)
+            self._deliveries.settled(*kind, metrics.ACK, "", completion.exec_ms / 1000)
             if span.is_recording:
                 span.set({"bus.settlement": "ack", "bus.exec_ms": completion.exec_ms})
         else:
             self._dedupe.release(key)
-            self._will_come_again(f"{completion.message_id} to {self._agent}", problem, span)
+            ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
+            self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
         span.end()
         ended(delivery)
 
@@ -319,7 +327,7 @@ class Pipeline:
                     delivery.attempt,
                     settlement.delay_s,
                     failure.message,
-                    extra=_ids(progress),
+                    extra=ids_of(progress.envelope),
                 )
                 failed = failed_attempt(delivery, progress.envelope, progress.started_at, failure, settlement)
                 if failed is not None:
@@ -346,8 +354,13 @@ class Pipeline:
         # Last, because it removes the message from the stream.
         await self._connection.publish(delivery.reply, b"+TERM")
 
-    def _will_come_again(self, what: str, problem: BusError, span: Span | None) -> None:
-        log.warning("%s is not settled and will come again: %s", what, problem.info.message)
+    def _will_come_again(
+        self, what: str, kind: Kind, ids: dict[str, str | None], problem: BusError, span: Span | None
+    ) -> None:
+        self._deliveries.settled(*kind, metrics.UNSETTLED, problem.info.code, None)
+        log.warning(
+            "%s to %s is not settled and will come again: %s", what, self._agent, problem.info.message, extra=ids
+        )
         if span is not None:
             span.event("settle_failed", {"error.type": problem.info.code})
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
@@ -363,19 +376,13 @@ class Pipeline:
         except BusError as problem:
             log.warning("a message to %s comes again after its ack wait: %s", self._agent, problem.info.message)
 
+    def _named(self, progress: _Progress) -> tuple[str, Kind, dict[str, str | None]]:
+        envelope = progress.envelope
+        if envelope is None:
+            return "a message", (metrics.OTHER, None), {}
+        return f"{envelope.type} {envelope.message_id}", (envelope.type, envelope.phase), ids_of(envelope)
+
     def _what(self, progress: _Progress) -> str:
         if progress.envelope is None:
             return f"a message to {self._agent}"
         return f"{progress.envelope.type} {progress.envelope.message_id} to {self._agent}"
-
-
-def _ids(progress: _Progress) -> dict[str, str | None]:
-    if progress.envelope is None:
-        return {}
-    envelope = progress.envelope
-    return {
-        "message_id": envelope.message_id,
-        "workflow_id": envelope.workflow_id,
-        "trace_id": envelope.trace_id,
-        "agent": envelope.to,
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext, w3c_trace_id
+from bus.telemetry.logs import tell_sent
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.references import refer
@@ -104,6 +106,7 @@ class Publisher:
             headers |= schedule
         if timeout_s is None:
             timeout_s = self._connection.settings.publish_timeout_s
+        code, began = "", time.perf_counter()
         try:
             data = envelope.encode()
             if len(data) > self._inline_limit:
@@ -112,13 +115,21 @@ class Publisher:
             if span.is_recording:
                 span.set({"messaging.message.body.size": len(data)})
             stored = await store(self._connection, subject, data, headers, timeout_s=timeout_s)
+            tell_sent(envelope, headers)
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
         except BusError as problem:
-            span.fail(problem.info.code, problem.info.message)
+            code = problem.info.code
+            span.fail(code, problem.info.message)
+            raise
+        except asyncio.CancelledError:
+            code = "tool.cancelled"
             raise
         finally:
             span.end()
+            self._telemetry.metrics.sends.ended(
+                envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began
+            )
 
     async def publish_many(self, envelopes: Sequence[Envelope], *, parent: TraceContext | None = None) -> None:
         """Publishes all, up to 64 at once, and waits until the broker has stored each.

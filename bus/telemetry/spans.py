@@ -20,10 +20,14 @@ from typing import Any
 from bus.telemetry import sampling
 from bus.telemetry.context import TraceContext, w3c_trace_id
 from bus.telemetry.length import TRACES_KEPT, TraceLengths, next_trace_id, without_length
-from bus.telemetry.otlp import OtlpJsonExporter, endpoint
+from bus.telemetry.metrics import ServiceMetrics
+from bus.telemetry.otlp import OtlpJsonExporter
+from bus.telemetry.otlp_metrics import MetricExport
+from bus.telemetry.posting import endpoint
 from bus.telemetry.recorder import Counts, Recorder, SpanRecord
 
 CLOSE_S = 5.0
+METRICS_CLOSE_S = 1.0
 SAMPLED = "01"
 UNSAMPLED = "00"
 # A traceparent of version 00; the last bit of its flags says whether it is sampled.
@@ -120,21 +124,24 @@ class Telemetry:
     def __init__(self, service: str, *, namespace: str) -> None:
         self.service = service
         self.instance_id = str(uuid.uuid4())
+        self.metrics = ServiceMetrics(service)
         self._recorder: Recorder | None = None
         self._share = sampling.ratio()
         self._lengths = TraceLengths()
         self._continued: OrderedDict[str, TraceContext] = OrderedDict()
+        resource = {
+            "service.name": service,
+            "service.namespace": namespace,
+            "service.instance.id": self.instance_id,
+            # Jaeger corrects clock skew between hosts, and takes one host's clock for one.
+            "host.name": socket.gethostname(),
+            "process.pid": str(os.getpid()),
+            "telemetry.sdk.language": "python",
+        }
         if (url := endpoint()) is not None:
-            resource = {
-                "service.name": service,
-                "service.namespace": namespace,
-                "service.instance.id": self.instance_id,
-                # Jaeger corrects clock skew between hosts, and takes one host's clock for one.
-                "host.name": socket.gethostname(),
-                "process.pid": str(os.getpid()),
-                "telemetry.sdk.language": "python",
-            }
             self._recorder = Recorder(OtlpJsonExporter(url, resource))
+        self.metrics.observe_spans(self._recorder)
+        self._metric_export = MetricExport.from_environment(self.metrics, resource)
 
     @property
     def counts(self) -> Counts | None:
@@ -248,10 +255,13 @@ class Telemetry:
         return self._recorder is None or (len(traceparent) == PLAIN_LENGTH and traceparent[-1] in EVEN)
 
     async def close(self) -> None:
-        """Sends what is queued, within 5 s; a second call does nothing."""
+        """Sends what is queued, within 5 s, then the metrics, within 1 s; a second call does nothing."""
         recorder, self._recorder = self._recorder, None
+        export, self._metric_export = self._metric_export, None
         if recorder is not None:
             await asyncio.to_thread(recorder.close, CLOSE_S)
+        if export is not None:
+            await asyncio.to_thread(export.close, METRICS_CLOSE_S)
 
 
 def _span_id() -> str:

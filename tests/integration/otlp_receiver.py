@@ -22,9 +22,22 @@ class Received:
 
     def __init__(self) -> None:
         self.spans: list[dict[str, Any]] = []
+        self.metrics: list[dict[str, Any]] = []
         self.endpoint = ""
 
     def add(self, body: bytes) -> None:
+        if "resourceMetrics" in orjson.loads(body):
+            self._add_metrics(body)
+        else:
+            self._add_spans(body)
+
+    def _add_metrics(self, body: bytes) -> None:
+        """The newest of each service, its metrics by name."""
+        for resource in orjson.loads(body)["resourceMetrics"]:
+            found = {one["name"]: one for scope in resource["scopeMetrics"] for one in scope["metrics"]}
+            self.metrics.append({"service": plain(resource["resource"]["attributes"])["service.name"], **found})
+
+    def _add_spans(self, body: bytes) -> None:
         for resource in orjson.loads(body)["resourceSpans"]:
             about = plain(resource["resource"]["attributes"])
             for scope in resource["scopeSpans"]:

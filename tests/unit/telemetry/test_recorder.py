@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from bus.telemetry import recorder
-from bus.telemetry.otlp import OtlpJsonExporter, endpoint
+from bus.telemetry.otlp import OtlpJsonExporter
+from bus.telemetry.posting import endpoint
 from bus.telemetry.recorder import Recorder, SpanRecord
 
 

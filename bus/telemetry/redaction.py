@@ -1,0 +1,117 @@
+"""Redaction: what a log line must not show. By the name of a field, and by what a secret looks like in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+HIDDEN = "[redacted]"
+MAX_DEPTH = 64
+MAX_VALUES = 50_000
+TOO_MUCH = "[too much]"
+
+# Parts of names, compared without case, `-`, `_` and blanks.
+SECRET_NAMES = (
+    "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "privatekey", "authorization",
+    "credential", "cookie", "sessionkey", "signature",
+)  # fmt: skip
+# Names that contain one of these and are counts, not secrets.
+NO_SECRETS = frozenset({"tokens", "maxtokens", "inputtokens", "outputtokens", "totaltokens", "tokencount"})
+
+_SHAPES = (
+    re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
+    re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
+    re.compile(r"\b(?:sk|pk|rk|xox[abprs]|gh[pousr]|github_pat|glpat|hf)[-_][\w-]{16,}"),
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    re.compile(r"\bAIza[\w-]{30,}"),
+)
+_SCHEME = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?<=://)[^\s/@:]{0,200}:[^\s/@]{1,500}(?=@)")
+_FOLD = re.compile(r"[\s_-]+")
+# `name=value`, `"name": "value"`, `name: value`. Without overlap and bounded, so that no text makes it slow.
+_NAME = re.compile(r"""(?<![\w-])(?P<name>[\w-]{1,200})\\?["']?\s{0,8}[:=]\s{0,8}""")
+_VALUE = re.compile(
+    r"""\\"(?:[^"\\]|\\[^"])*(?:\\")?|"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic)\s{1,8})?[^\s,;&"'(){}\[\]]+""",
+    re.IGNORECASE,
+)
+
+
+class Redaction:
+    """Hides secrets in values and texts.
+
+    `more_names` are further names of fields, whole ones, in which `*` stands for anything.
+    """
+
+    def __init__(self, more_names: Iterable[str] = ()) -> None:
+        self._more = tuple(filter(None, map(_folded, more_names)))
+        self._known: dict[str, bool] = {}
+
+    def hides(self, name: str) -> bool:
+        """Whether the value of a field of this name is hidden."""
+        known = self._known.get(name)
+        if known is None:
+            folded = _folded(name)
+            known = folded not in NO_SECRETS and any(part in folded for part in SECRET_NAMES)
+            known = known or any(fnmatchcase(folded, pattern) for pattern in self._more)
+            # Names come from strangers too.
+            if len(self._known) < 4096:
+                self._known[name] = known
+        return known
+
+    def value(self, value: Any) -> Any:
+        """A JSON value without secrets: a copy; whatever JSON does not have becomes its text."""
+        return self._value(value, MAX_DEPTH, [MAX_VALUES])
+
+    def _value(self, value: Any, depth: int, left: list[int]) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        left[0] -= 1
+        if depth == 0 or left[0] < 0:
+            return TOO_MUCH
+        if isinstance(value, Mapping):
+            found = {}
+            for name, inner in list(value.items()):
+                text = name if isinstance(name, str) else spoken(name)
+                is_hidden = inner is not None and self.hides(text)
+                found[text] = HIDDEN if is_hidden else self._value(inner, depth - 1, left)
+            return found
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._value(inner, depth - 1, left) for inner in list(value)]
+        if isinstance(value, bytes | bytearray):
+            return self.text(bytes(value).decode("utf-8", "replace"))
+        return self.text(spoken(value))
+
+    def text(self, text: str) -> str:
+        """A text without what looks like a secret."""
+        for shape in _SHAPES:
+            text = shape.sub(HIDDEN, text)
+        text = self._without_pairs(text)
+        text = _SCHEME.sub(rf"\1 {HIDDEN}", text)
+        return _ADDRESS.sub(HIDDEN, text)
+
+    def _without_pairs(self, text: str) -> str:
+        parts, end = [], 0
+        for found in _NAME.finditer(text):
+            if found.start() < end or not self.hides(found["name"]):
+                continue
+            value = _VALUE.match(text, found.end())
+            if value is not None:
+                parts += [text[end : found.end()], HIDDEN]
+                end = value.end()
+        return "".join([*parts, text[end:]])
+
+
+def spoken(value: object) -> str:
+    """The text of any object, also of one that cannot tell it."""
+    try:
+        return str(value)
+    except (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError, OSError) as p:
+        return f"<{type(value).__name__} whose text raises {type(p).__name__}>"
+
+
+def _folded(name: str) -> str:
+    return _FOLD.sub("", name).lower()
