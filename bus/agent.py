@@ -281,6 +281,7 @@ class Agent:
             concurrency=self.concurrency,
         )
         telemetry.metrics.observe(queue.read)
+        telemetry.metrics.observe(presence.read)
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,7 +53,13 @@ class Lease:
         self._heartbeat_s = settings.heartbeat_s
         self._value = orjson.dumps(self._record(accepts))
         self._due = asyncio.Event()
+        self._renewed_at = time.monotonic()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was last renewed, or since this began; at `lease_ttl_s` others take the replica for gone."""
+        return time.monotonic() - self._renewed_at
 
     async def take(self) -> None:
         """Makes the replica known and keeps it so. A bucket that is away is tried again and delays nobody for long."""
@@ -93,6 +100,7 @@ class Lease:
         except (BusError, TimeoutError) as problem:
             log.debug("the lease of %s is not renewed: %s", self._agent, problem)
             return False
+        self._renewed_at = time.monotonic()
         return True
 
     def _record(self, accepts: Accepts) -> dict[str, Any]:

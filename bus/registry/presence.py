@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from bus.broker.connection import Connection
 from bus.broker.questions import Answering
@@ -13,6 +14,7 @@ from bus.errors import BusError
 from bus.registry.answers import Answers, Models
 from bus.registry.lease import Lease
 from bus.registry.published import Published, PublishedContracts
+from bus.telemetry.instruments import Kind, Labels, Metric
 
 log = logging.getLogger("bus.registry")
 
@@ -35,6 +37,13 @@ class Presence:
     def replica(self) -> str:
         """The id of the replica."""
         return self._lease.replica
+
+    def read(self) -> Iterator[Metric]:
+        """The age of its lease as a gauge, from any thread."""
+        labels: Labels = (("bus.agent", self._agent),)
+        yield Metric(
+            "bus.lease.age", Kind.GAUGE, "s", "Since this replica last renewed its lease", {labels: self._lease.age_s}
+        )
 
     async def start(self) -> None:
         """Makes the replica known. Works without the buckets. Raises BrokerError when it cannot even subscribe."""
