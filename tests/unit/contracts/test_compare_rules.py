@@ -221,6 +221,8 @@ def test_a_rename_is_an_error_unless_an_alias_or_an_upcaster_covers_it() -> None
     assert compare(old, obj(subject=string(**{"x-aliases": ["topic"]}), n=I)).compatible
     assert compare(old, new, renamed={"topic": "subject"}).compatible
     assert not compare(old, new, renamed={"n": "subject"}).compatible
+    assert compare(old, obj(subject=string(**{"x-aliases": ["topic"]}), n=I, other=S)).compatible
+    assert compare(obj("b", b=string(**{"x-aliases": ["a"]})), obj("a", a=S), mode="forward").compatible
 
 
 def test_a_covered_rename_of_a_required_property_breaks_old_readers_alone() -> None:
