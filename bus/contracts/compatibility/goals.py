@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import jsonschema_rs
@@ -38,7 +38,7 @@ class Why:
 
     def under(self, step: str) -> Why:
         """The same reason seen from one step above."""
-        return replace(self, path=(step, *self.path))
+        return Why((step, *self.path), self.word, self.wrote, self.reads, self.note, self.unsure)
 
 
 class Prover(Protocol):
