@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .clause import Clause, Row, View
-from .goals import Prover, Why, entry, wrote
+from .goals import MAX_WHYS, Prover, Why, entry, wrote
 
 
 def check_count(prover: Prover, clause: Clause, reader: View, word: str, asked: int) -> list[Why]:
@@ -30,6 +30,8 @@ def check_items(prover: Prover, clause: Clause, reader: View, word: str, asked: 
     found: list[Why] = []
     for index in range(horizon + 1):
         prover.run.spend()
+        if len(found) >= MAX_WHYS:
+            break
         target = row.prefix[index] if index < len(row.prefix) else row.rest
         if target is None or (most is not None and index >= most):
             continue

@@ -87,7 +87,7 @@ def _by_tag(prover: Prover, clause: Clause, asked: tuple[Node, ...]) -> list[Cla
     if clause.types != {"object"}:
         return []
     for name in sorted(closure(clause)):
-        if not any(name in _target(branch).words.get("properties", {}) for branch in asked):
+        if not any(name in branch.target().words.get("properties", {}) for branch in asked):
             continue
         views = views_of(prover.run, clause, name)
         if not views:
@@ -103,9 +103,3 @@ def _by_tag(prover: Prover, clause: Clause, asked: tuple[Node, ...]) -> list[Cla
             parts.append(clause.copy().absorb([(Node(raw, {"properties": {name: const}}), Mode.RAW)]))
         return parts
     return []
-
-
-def _target(node: Node) -> Node:
-    while node.words.keys() == {"$ref"}:
-        node = node.words["$ref"]
-    return node

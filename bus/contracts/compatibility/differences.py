@@ -57,7 +57,7 @@ def differences(run: Run, old: Node, new: Node, same: Same) -> list[Difference]:
         if alike(run, before, after):
             continue
         found += _annotations(before, after, path)
-        before, after = _target(before), _target(after)
+        before, after = before.target(), after.target()
         if (id(before), id(after)) in seen:
             continue
         seen.add((id(before), id(after)))
@@ -68,12 +68,6 @@ def differences(run: Run, old: Node, new: Node, same: Same) -> list[Difference]:
         found += _objects(run, before, after, path, same, pending)
         found += _schemas(run, before, after, path, same, pending)
     return found[:MAX_DIFFERENCES]
-
-
-def _target(node: Node) -> Node:
-    while node.words.keys() == {"$ref"}:
-        node = node.words["$ref"]
-    return node
 
 
 def _annotations(old: Node, new: Node, path: tuple[str, ...]) -> Iterator[Difference]:
@@ -124,7 +118,7 @@ def _objects(
     theirs: dict[str, Node] = new.words.get("properties", {})
     pending += [(node, theirs[name], (*path, step_to(name))) for name, node in ours.items() if name in theirs]
     gone, come = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
-    yield from _renamed(run, ours, theirs, gone, come, new, path, same)
+    yield from _renamed(run, old, new, gone, come, path, same)
     for name in gone:
         yield Difference((*path, step_to(name)), "property", ours[name].raw, None)
     for name in come:
@@ -151,10 +145,10 @@ def _forbids(node: Node) -> bool:
 
 
 def _renamed(
-    run: Run, ours: dict[str, Node], theirs: dict[str, Node], gone: list[str], come: list[str], new: Node,
-    path: tuple[str, ...], same: Same,
-) -> Iterator[Difference]:  # fmt: skip
+    run: Run, old: Node, new: Node, gone: list[str], come: list[str], path: tuple[str, ...], same: Same
+) -> Iterator[Difference]:
     """A property that went and one of the same shape that came: the same thing under a new name, in all likelihood."""
+    ours, theirs = old.words.get("properties", {}), new.words.get("properties", {})
     covered = run.renames(new.words)
     left = [name for name in come if name not in covered.values()]
     for name in gone:
@@ -165,7 +159,9 @@ def _renamed(
         if alike:
             nearest = max(alike, key=lambda other: difflib.SequenceMatcher(None, name, other).quick_ratio())
             left.remove(nearest)
-            yield Difference((*path, step_to(nearest)), "rename", name, nearest, BOTH)
+            known = nearest in old.words.get("aliases", {}).get(name, ())  # then old readers read the new name
+            breaks = BOTH - {"old_readers"} if known else BOTH
+            yield Difference((*path, step_to(nearest)), "rename", name, nearest, breaks)
 
 
 def _schemas(
@@ -268,7 +264,7 @@ def _branches(
 
 def _discriminated(branches: tuple[Node, ...]) -> bool:
     """Branches of different types, or with a required property that is another const or enum in each."""
-    targets = [_target(branch) for branch in branches]
+    targets = [branch.target() for branch in branches]
     types = [target.words.get("type") for target in targets]
     plain = [kind for kind in types if kind is not None]
     if len(plain) == len(types) and sum(len(kind) for kind in plain) == len(frozenset().union(*plain)):
@@ -283,5 +279,5 @@ def _discriminated(branches: tuple[Node, ...]) -> bool:
 
 def _tags(node: Node, name: str) -> frozenset[Any]:
     tag = node.words.get("properties", {}).get(name)
-    words = _target(tag).words if tag is not None else {}
+    words = tag.target().words if tag is not None else {}
     return frozenset(words.get("const", words.get("enum", {})))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import jsonschema_rs
@@ -38,7 +38,7 @@ class Why:
 
     def under(self, step: str) -> Why:
         """The same reason seen from one step above."""
-        return replace(self, path=(step, *self.path))
+        return Why((step, *self.path), self.word, self.wrote, self.reads, self.note, self.unsure)
 
 
 class Prover(Protocol):
@@ -124,11 +124,10 @@ class Run:
         return None if check is None else check(text)
 
     def renames(self, words: dict[str, Any]) -> dict[str, str]:
-        """Old names of properties to new ones, where the reader is the new side: from aliases and upcasters."""
-        if not self.reader_is_new:
-            return {}
+        """Names that the reader knows by another name: its aliases, and what an upcaster gives a new reader."""
         properties = words.get("properties", {})
-        found = {old: new for old, new in self.renamed.items() if new in properties and old not in properties}
+        upcast = self.renamed if self.reader_is_new else {}
+        found = {old: new for old, new in upcast.items() if new in properties and old not in properties}
         for new, aliases in words.get("aliases", {}).items():
             found |= {old: new for old in aliases if old not in properties}
         return found

@@ -45,6 +45,13 @@ class Node:
             self._print = _printed(self.raw)
         return self._print
 
+    def target(self) -> Node:
+        """Where a mere `$ref` goes; itself when it is more than that."""
+        node = self
+        while node.words.keys() == {"$ref"}:
+            node = node.words["$ref"]
+        return node
+
     def children(self) -> Iterator[Node]:
         """Every schema directly inside this one."""
         for value in self.words.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .clause import Clause, Mode, View
-from .goals import Prover, Why, entry, wrote
+from .goals import MAX_WHYS, Prover, Why, entry, wrote
 from .members import closure, declared, others, views_of
 from .node import Node
 
@@ -25,10 +25,13 @@ def check_members(prover: Prover, clause: Clause, reader: View, word: str, asked
     renames = {old: new for old, new in prover.run.renames(words).items() if old in names and new not in names}
     taken_over = set(renames.values())
     for name in sorted(names | words.get("properties", {}).keys()):
+        if len(found) >= MAX_WHYS:
+            return found  # it breaks already, and nobody reads more
         if name not in taken_over:
-            found += [
-                why.under(step_to(name)) for why in _member(prover, clause, reader, name, renames.get(name, name))
-            ]
+            whys = _member(prover, clause, reader, name, renames.get(name, name))
+            prover.run.spend(len(whys))
+            step = step_to(name)
+            found += [why.under(step) for why in whys]
     return found + _undeclared(prover, clause, reader)
 
 

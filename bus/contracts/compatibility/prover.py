@@ -39,6 +39,7 @@ class Proof:
 
     def includes(self, views: tuple[View, ...], reader: View) -> list[Why]:
         """See `Prover`."""
+        reader = (reader[0].target(), reader[1])
         if not reader[0].words or self._has(views, reader):
             return []
         key = ("in", _keys(views), id(reader[0]), reader[1])
@@ -150,10 +151,8 @@ class Proof:
                 unsure |= answer is None
         if not bad:
             return []
-        node = reader[0]
-        while words.keys() == {"$ref"}:
-            node = words["$ref"]
-            words = self.run.words((node, reader[1]))
+        node = reader[0].target()
+        words = self.run.words((node, reader[1]))
         word = next(
             (w for w in words if w in _CHECKS and evaluate(self.run, bad[0], (node, reader[1]), w) is not True), ""
         )
@@ -177,7 +176,7 @@ _TOO_DEEP: Final = Why((), "depth", note=f"nested deeper than {MAX_DEPTH} levels
 
 
 def _keys(views: tuple[View, ...]) -> frozenset[tuple[int, int]]:
-    return frozenset([(id(node), int(mode)) for node, mode in views])
+    return frozenset([(id(node.target()), int(mode)) for node, mode in views])
 
 
 def _distinct(whys: Iterable[Why]) -> list[Why]:

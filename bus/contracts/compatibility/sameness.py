@@ -45,17 +45,11 @@ def alike(run: Run, one: Node, other: Node) -> bool:
 
 
 def _alike(left: Node, right: Node, pending: list[tuple[Node, Node]]) -> bool:
-    left, right = _target(left), _target(right)
+    left, right = left.target(), right.target()
     words = left.words.keys() - _ANNOTATIONS
     if "$dynamicRef" in words or words != right.words.keys() - _ANNOTATIONS:
         return False
     return all(_equal(left.words[word], right.words[word], pending) for word in words)
-
-
-def _target(node: Node) -> Node:
-    while node.words.keys() == {"$ref"}:
-        node = node.words["$ref"]
-    return node
 
 
 def _equal(one: Any, other: Any, pending: list[tuple[Node, Node]]) -> bool:

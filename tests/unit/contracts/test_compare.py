@@ -134,7 +134,7 @@ PAIRS: list[tuple[str, Any, Any, str]] = [
     ("one branch of two is nothing", {"anyOf": [False, S]}, INT, "nn"),
     ("values by exactly one branch", {"enum": [1, 7]}, {"oneOf": [{"minimum": 0}, {"maximum": 5}]}, "nn"),
     ("values by position", {"const": [1, "a"]}, {"prefixItems": [INT], "items": S}, "yn"),
-    ("values by what they are not", {"enum": ["a", 1]}, {"not": {"format": "date"}}, "nn"),
+    ("values by what they are not", {"enum": ["a"]}, {"not": {"format": "date"}}, "nn"),
     ("the other way round of contains", {"type": "array", "contains": INT, "maxContains": 2},
      {"type": "array", "contains": N, "maxContains": 2}, "nn"),
     ("texts alike in two dialects", {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
@@ -144,6 +144,15 @@ PAIRS: list[tuple[str, Any, Any, str]] = [
     ("texts alike, definitions not", obj(o=obj(a={"$ref": "#/$defs/x"})) | {"$defs": {"x": S}},
      obj(o=obj(a={"$ref": "#/$defs/x"})) | {"$defs": {"x": INT}}, "nn"),
     ("an open enum in what is excluded", {"not": {"enum": ["a"], "x-open-enum": True}}, {"not": {"const": "b"}}, "nn"),
+    ("a pattern within what others may be", {"type": "object", "patternProperties": {"^x": S},
+                                             "additionalProperties": INT},
+     {"type": "object", "additionalProperties": INT}, "nn"),
+    ("the same condition beside a change", S | {"maxLength": 3, "if": {"minLength": 1}, "then": {"pattern": "a"}},
+     S | {"maxLength": 5, "if": {"minLength": 1}, "then": {"pattern": "a"}}, "yn"),
+    ("many choices, each with a branch that is nothing",
+     {"allOf": [{"anyOf": [False, {"maxLength": n}]} for n in range(5)]}, INT, "ny"),
+    ("an open enum overlaps", {"oneOf": [INT, {"enum": ["a"], "x-open-enum": True}]},
+     {"oneOf": [N, {"enum": ["a"], "x-open-enum": True}]}, "nn"),
     ("anchors", {"$ref": "#x", "$defs": {"a": S | {"$anchor": "x"}}}, S, "yy"),
     ("the root by its $id", {"$id": "https://e.org/a", "$ref": "https://e.org/a#/$defs/a", "$defs": {"a": S}}, S, "yy"),
 ]  # fmt: skip
@@ -233,17 +242,15 @@ def test_what_rests_on_a_written_default_is_a_warning() -> None:
     assert "holds where writers send the default" in change.note
 
 
-def test_what_leaned_on_a_failed_assumption_is_forgotten() -> None:
-    """A cycle of goals: `b` is proven on the assumption that `a` holds; `a` fails, so `b` is asked again."""
+@pytest.mark.parametrize(("start", "path"), [("b", "$.v.a.x"), ("c", "$.v.b.a.x"), ("d", "$.v.c.b.a.x")])
+def test_what_leaned_on_a_failed_assumption_is_forgotten(start: str, path: str) -> None:
+    """Goals in a circle: b, c and d hold on the assumption that a holds; a fails, so each is asked again."""
 
     def cyclic(leaf: Any) -> dict[str, Any]:
-        a, b = {"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}
-        return {
-            "type": "object",
-            "properties": {"u": {"anyOf": [a, {"type": "null"}]}, "v": b},
-            "$defs": {"a": obj(b=b, x=leaf), "b": obj("k", k={"const": 1}, a=a)},
-        }
+        a, b, c, d = ({"$ref": f"#/$defs/{name}"} for name in "abcd")
+        definitions = {"a": obj(b=b, d=d, x=leaf), "b": obj(a=a, c=c), "c": obj(b=b), "d": obj(c=c)}
+        return obj(u=a, v={"$ref": f"#/$defs/{start}"}) | {"$defs": definitions}
 
     assert compare(cyclic(INT), cyclic(N), mode="backward").compatible
     found = compare(cyclic(N), cyclic(INT), mode="backward")
-    assert {change.path for change in found.changes} >= {"$.v.a.x"}
+    assert path in {change.path for change in found.changes if change.severity == "error"}

@@ -221,6 +221,8 @@ def test_a_rename_is_an_error_unless_an_alias_or_an_upcaster_covers_it() -> None
     assert compare(old, obj(subject=string(**{"x-aliases": ["topic"]}), n=I)).compatible
     assert compare(old, new, renamed={"topic": "subject"}).compatible
     assert not compare(old, new, renamed={"n": "subject"}).compatible
+    assert compare(old, obj(subject=string(**{"x-aliases": ["topic"]}), n=I, other=S)).compatible
+    assert compare(obj("b", b=string(**{"x-aliases": ["a"]})), obj("a", a=S), mode="forward").compatible
 
 
 def test_a_covered_rename_of_a_required_property_breaks_old_readers_alone() -> None:
@@ -228,6 +230,9 @@ def test_a_covered_rename_of_a_required_property_breaks_old_readers_alone() -> N
     old, new = obj("topic", topic=S), obj("subject", subject=string(**{"x-aliases": ["topic"]}))
     found = compare(old, new)
     assert {change.breaks for change in found.changes if change.severity == "error"} == {"old_readers"}
+    # An upcaster from a to b helps a new reader of b, not an old one.
+    found = compare(obj("b", b=S), obj("a", a=S), mode="forward", renamed={"a": "b"})
+    assert "required_property_removed" in {change.kind for change in found.changes if change.severity == "error"}
     changed = obj("subject", subject=I | {"x-aliases": ["topic"]})
     assert not compare(old, changed, mode="backward").compatible
 
