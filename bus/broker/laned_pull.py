@@ -32,7 +32,7 @@ ANSWER_S = 2.0
 KEY_ANSWER_S = 0.01
 # What comes beyond the free slots waits for as long as slots are freed, within a part of the ack wait.
 HOLD_S = 0.5
-HOLD_PART = 0.3
+HOLD_PART, LONGEST_HOLD_PART = 0.05, 0.3
 
 Take = Callable[[Lane, Delivery], None]
 
@@ -73,7 +73,8 @@ class LanedPull:
         self._requests: dict[str, _Request] = {}
         self._held: deque[tuple[float, Lane, Delivery]] = deque()
         self._freed_at = 0.0
-        self._longest_hold_s = max(HOLD_S, HOLD_PART * connection.settings.ack_wait_s)
+        self._hold_s = max(HOLD_S, HOLD_PART * connection.settings.ack_wait_s)
+        self._longest_hold_s = max(HOLD_S, LONGEST_HOLD_PART * connection.settings.ack_wait_s)
         self._busy: Counter[Lane] = Counter()
         self._heard_at = 0.0
         self._pause = False
@@ -130,8 +131,8 @@ class LanedPull:
                 self._take_held()
                 if self._room() <= 0:
                     await self._withdraw()
-                    await self._until_stirred(HOLD_S if self._held else EXPIRES_S)
-                    await self._hand_back(hold_s=HOLD_S)
+                    await self._until_stirred(self._hold_s if self._held else EXPIRES_S)
+                    await self._hand_back(hold_s=self._hold_s)
                 elif not await self._ask_in_turn():
                     await self._wait_on_all()
             except BusError as problem:

@@ -62,7 +62,7 @@ async def test_the_doctor_names_who_loses_spans(settings: Settings, monkeypatch:
     async def job(payload: Any) -> None: ...
 
     async def status_of(service: str) -> SpanStatus | None:
-        return next((one for one in await span_statuses(bus.connection) if one.service == service), None)
+        return next((one for one in await span_statuses(bus.connection, within_s=3) if one.service == service), None)
 
     async with Bus.connect("caller", settings=settings) as bus, worker.running(settings):
         before = await status_of("worker")
