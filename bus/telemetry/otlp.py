@@ -14,6 +14,7 @@ import orjson
 
 from bus.telemetry.posting import OtlpPost, resource_variables
 from bus.telemetry.recorder import SpanRecord
+from bus.telemetry.redaction import Redaction
 
 log = logging.getLogger("bus.telemetry")
 
@@ -24,6 +25,7 @@ class OtlpJsonExporter:
     def __init__(self, url: str, resource: Mapping[str, str]) -> None:
         self._post = OtlpPost(url, "traces")
         self._resource = {"attributes": attributes_of({**resource_variables(), **resource})}
+        self._redaction = Redaction()
         self._warned_at = float("-inf")
 
     def export(self, spans: list[SpanRecord]) -> bool:
@@ -33,7 +35,9 @@ class OtlpJsonExporter:
                 "resourceSpans": [
                     {
                         "resource": self._resource,
-                        "scopeSpans": [{"scope": {"name": "envelope-bus"}, "spans": [_span(one) for one in spans]}],
+                        "scopeSpans": [
+                            {"scope": {"name": "envelope-bus"}, "spans": [_span(one, self._redaction) for one in spans]}
+                        ],
                     }
                 ]
             }
@@ -50,7 +54,7 @@ class OtlpJsonExporter:
         """Nothing is kept open between batches."""
 
 
-def _span(span: SpanRecord) -> dict[str, Any]:
+def _span(span: SpanRecord, redaction: Redaction) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
@@ -72,7 +76,8 @@ def _span(span: SpanRecord) -> dict[str, Any]:
             for at_ns, name, attributes in span.events
         ]
     if span.error is not None:
-        encoded["status"] = {"code": 2, "message": span.error}
+        # The texts of exceptions carry addresses with passwords, and whoever may read traces may not know those.
+        encoded["status"] = {"code": 2, "message": redaction.text(span.error)}
     return encoded
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -13,6 +15,10 @@ from bus.config import SettingsError
 
 ATTEMPTS = 4
 RETRIED_STATUS = {429, 502, 503, 504}
+MAX_TIMEOUT_S = 600.0
+# What HTTP allows; the client refuses the rest, each time that it sends.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 def endpoint(environment: Mapping[str, str] = os.environ, *, signal: str = "traces") -> str | None:
@@ -28,16 +34,16 @@ def endpoint(environment: Mapping[str, str] = os.environ, *, signal: str = "trac
 
 
 class OtlpPost:
-    """Posts bodies of one signal to one address, within the standard timeout. Raises SettingsError for no address."""
+    """Posts bodies of one signal to one address, within the standard timeout.
 
-    def __init__(self, url: str, signal: str) -> None:
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise SettingsError(f"OTEL_EXPORTER_OTLP_ENDPOINT: {url!r} is not an http or https address")
+    Raises SettingsError, naming the variable, for an address, a timeout or headers that cannot be.
+    """
+
+    def __init__(self, url: str, signal: str, environment: Mapping[str, str] = os.environ) -> None:
+        _check_address(url)
         self.url = url
-        prefix, exact = "OTEL_EXPORTER_OTLP", f"OTEL_EXPORTER_OTLP_{signal.upper()}"
-        headers = os.environ.get(f"{exact}_HEADERS") or os.environ.get(f"{prefix}_HEADERS") or ""
-        self._headers = {"Content-Type": "application/json", **pairs(headers)}
-        self._timeout_s = float(os.environ.get(f"{exact}_TIMEOUT") or os.environ.get(f"{prefix}_TIMEOUT") or 10)
+        self._headers = {"Content-Type": "application/json", **_headers(*_variable(environment, signal, "HEADERS"))}
+        self._timeout_s = _timeout_s(*_variable(environment, signal, "TIMEOUT"))
 
     def send(self, body: bytes) -> str:
         """Sends one body; tries again when the receiver is busy or away. Returns the problem, empty if it arrived."""
@@ -56,6 +62,9 @@ class OtlpPost:
                     break
             except OSError as away:
                 problem = str(getattr(away, "reason", away)) or type(away).__name__
+            except http.client.HTTPException as strange:
+                # Something listens there that is no HTTP server, often a port for gRPC.
+                problem = f"no HTTP answer ({type(strange).__name__})"
             pause_s = 0.2 * 2**attempt
             if time.monotonic() + pause_s > deadline:
                 break
@@ -72,3 +81,40 @@ def pairs(text: str) -> dict[str, str]:
     """The pairs of `name=value,name=value`, values decoded from percent signs."""
     parts = [part.partition("=") for part in text.split(",") if "=" in part]
     return {name.strip(): urllib.parse.unquote(value.strip()) for name, _, value in parts}
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # the port
+        is_address = False
+    if not is_address or not url.isascii() or any(sign <= " " for sign in url):
+        raise SettingsError(f"OTEL_EXPORTER_OTLP_ENDPOINT: {url!r} is not an http or https address")
+
+
+def _variable(environment: Mapping[str, str], signal: str, name: str) -> tuple[str, str]:
+    """The name and the value of the variable that counts: the signal's own, else the common one."""
+    exact, common = f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"
+    return (exact, environment[exact]) if environment.get(exact) else (common, environment.get(common, ""))
+
+
+def _timeout_s(name: str, text: str) -> float:
+    try:
+        timeout_s = float(text or 10)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise SettingsError(f"{name}={text!r} is not a number of seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f}")
+    return timeout_s
+
+
+def _headers(name: str, text: str) -> dict[str, str]:
+    found = pairs(text)
+    # The value is not repeated: it is often a key.
+    if not found and text.strip():
+        raise SettingsError(f"{name} is not name=value,name=value")
+    for header, value in found.items():
+        if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
+            raise SettingsError(f"{name}: the header {header!r} has characters that HTTP does not allow")
+    return found

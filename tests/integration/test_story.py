@@ -193,3 +193,13 @@ async def test_an_unknown_workflow_has_no_steps(bus: Bus) -> None:
     await bus.send("nobody", "job", {}, workflow_id="known")
     assert (await bus.trace("unknown")).steps == ()
     assert await bus.workflows() == ["known"]
+
+
+async def test_since_leaves_out_what_came_before(bus: Bus) -> None:
+    """`--since` reads from that moment on, and not from the time in the id (OBS-6)."""
+    workflow = bus.workflow("since")
+    await workflow.send("nobody", "before", {})
+    between = (await told(bus, workflow.id, lambda story: len(story.steps) == 1)).read_at
+    await workflow.send("nobody", "after", {})
+    await told(bus, workflow.id, lambda story: len(story.steps) == 2)
+    assert list(by_type(await bus.trace(workflow.id, since=between))) == ["after"]

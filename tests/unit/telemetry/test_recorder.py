@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from bus.config import SettingsError
 from bus.telemetry import recorder
 from bus.telemetry.otlp import OtlpJsonExporter
 from bus.telemetry.posting import endpoint
@@ -27,6 +30,7 @@ class Receiver:
     def __init__(self) -> None:
         self.answers: list[int] = []
         self.names: list[str] = []
+        self.errors: list[str] = []
         self.headers: dict[str, str] = {}
 
 
@@ -40,6 +44,11 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
             status = found.answers.pop(0) if found.answers else 200
             if status == 200:
                 found.names += [one["name"] for one in body["resourceSpans"][0]["scopeSpans"][0]["spans"]]
+                found.errors += [
+                    one["status"]["message"]
+                    for one in body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+                    if "status" in one
+                ]
                 found.headers = {name.lower(): value for name, value in self.headers.items()}
             self.send_response(status)
             self.send_header("Content-Length", "0")
@@ -118,3 +127,61 @@ def test_endpoints(environment: dict[str, str], url: str | None) -> None:
 def test_an_endpoint_that_is_no_address_is_refused() -> None:
     with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_ENDPOINT"):
         OtlpJsonExporter("jaeger:4318", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ENDPOINT", "http://127.0.0.1:port"),
+        ("ENDPOINT", "http://"),
+        ("ENDPOINT", "http://a b:4318"),
+        ("TIMEOUT", "abc"),
+        ("TIMEOUT", "-4"),
+        ("TIMEOUT", "nan"),
+        ("TRACES_TIMEOUT", "10000"),
+        ("HEADERS", "s3cret"),
+        ("HEADERS", "x-key=s3cret%0d%0aHost: b"),
+        ("TRACES_HEADERS", "x key=s3cret"),
+    ],
+)
+def test_what_could_never_be_sent_is_refused_at_the_start(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that sends would end on it, and all spans with it (OBS-1)."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+    with pytest.raises(SettingsError, match=f"OTEL_EXPORTER_OTLP_{name}") as refused:
+        exporter()
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_receiver_that_speaks_no_http_costs_its_spans_and_not_the_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as the port for gRPC (OBS-1)."""
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, daemon=True).start()
+        one = Recorder(OtlpJsonExporter(f"http://127.0.0.1:{listening.getsockname()[1]}/v1/traces", {}))
+        one.add(span())
+        with caplog.at_level(logging.WARNING):
+            one.close(10)
+        listening.shutdown(socket.SHUT_RDWR)
+    assert (one.exported, one.dropped, one.counts().waiting) == (0, 1, 0)
+    assert "no HTTP answer" in caplog.text
+
+
+def test_the_error_of_a_span_leaves_without_its_secrets(receiver: Receiver) -> None:
+    """OBS-5 holds for what goes to a receiver, too."""
+    failed = span()
+    failed.error = "postgres://u:t0psecret@db/x refused Bearer abcdef123456"
+    assert exporter().export([failed])
+    assert receiver.errors == ["postgres://[redacted]@db/x refused Bearer [redacted]"]
