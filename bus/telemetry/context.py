@@ -57,9 +57,10 @@ class TraceContext(NamedTuple):
 
     def to_headers(self) -> dict[str, str]:
         """The headers for the next hop."""
-        headers = {"traceparent": self.traceparent}
-        if self.state:
-            headers["tracestate"] = self.state
-        if self.baggage:
-            headers["baggage"] = self.baggage
+        trace_id, span_id, flags, state, baggage = self
+        headers = {"traceparent": f"00-{trace_id}-{span_id}-{flags}"}
+        if state:
+            headers["tracestate"] = state
+        if baggage:
+            headers["baggage"] = baggage
         return headers
