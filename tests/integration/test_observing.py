@@ -51,6 +51,12 @@ async def until_scraped(address: str, text: str) -> str:
     return found
 
 
+async def until_scraped_without(address: str, text: str) -> None:
+    async with asyncio.timeout(15):
+        while text in await scraped(address):
+            await asyncio.sleep(0.05)
+
+
 async def test_a_scrape_answers_while_the_broker_is_away(server: NatsServer) -> None:
     settings = Settings.load(servers=server.url, metrics_interval_s=0.2, publish_timeout_s=1, grace_s=0)
     worker = Agent("worker", concurrency=1)
@@ -75,6 +81,27 @@ async def test_a_scrape_answers_while_the_broker_is_away(server: NatsServer) -> 
             await until_scraped(address, 'bus_broker_connected{bus_agent="worker"} 1.0')
         release.set()
         await settled(bus, 20)
+
+
+async def test_the_queue_of_an_agent_that_nobody_runs_is_seen_by_others(settings: Settings) -> None:
+    """A replica that is down reports nothing, so the others do. A client that left is no agent."""
+    settings = Settings.load(**settings.model_dump() | {"metrics_interval_s": 0.1})
+    worker, absent = Agent("worker"), Agent("absent")
+
+    @absent.on("job")
+    async def job(payload: Any) -> None: ...
+
+    async with absent.running(settings):
+        pass
+    async with Bus.connect("caller", settings=settings) as bus, worker.running(settings) as replica:
+        with scrape_endpoint(lambda: [replica.metrics], host="127.0.0.1", port=0) as address:
+            for receiver in ("absent", "absent", "somebody_who_left"):
+                await bus.send(receiver, "job", {})
+            found = await until_scraped(address, 'bus_queue_unattended{bus_agent="absent"} 2.0')
+            assert 'bus_queue_unattended{bus_agent="worker"} 0.0' in found
+            assert "somebody_who_left" not in found
+            async with absent.running(settings):
+                await until_scraped_without(address, 'bus_queue_unattended{bus_agent="absent"}')
 
 
 async def test_metrics_go_to_an_otlp_receiver(settings: Settings, received: Received) -> None:
