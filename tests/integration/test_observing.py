@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from bus import Agent, Bus, Message, Settings
+from bus.errors import BusError
 from bus.telemetry.logs import LineFormatter, LineHandler
 from bus.telemetry.prometheus import scrape_endpoint
 from bus.telemetry.redaction import Redaction
@@ -161,3 +162,36 @@ async def test_what_a_handler_logs_has_the_ids(
     (told,) = [line for line in said if line["message"] == "sent note to worker"]
     assert told["message_id"] == sent.message_id
     assert "traceparent" in told["headers"]
+
+
+async def test_what_a_capability_logs_has_the_ids_of_its_call(settings: Settings, lines: io.StringIO) -> None:
+    """Also in a thread; the next call of the same worker has its own; request and result are whole at debug."""
+    worker, log = Agent("worker", call_concurrency=1), logging.getLogger("somebody.else")
+
+    @worker.capability("numbers.double", example={"number": 1})
+    async def double(number: int) -> int:
+        """Doubles."""
+        log.info("doubling")
+        return number * 2
+
+    @worker.capability("numbers.halve", example={"number": 2})
+    def halve(number: int) -> int:
+        """Halves."""
+        log.info("halving")
+        raise ValueError("password=hunter2")
+
+    async with Bus.connect("caller", settings=settings) as bus, worker.running(settings):
+        for _ in range(2):
+            assert (await bus.call("numbers.double", {"number": 4})).data == 8
+        with pytest.raises(BusError):
+            await bus.call("numbers.halve", {"number": 4})
+    assert "hunter2" not in lines.getvalue()
+    said = [orjson.loads(line) for line in lines.getvalue().splitlines()]
+    received = [line for line in said if line["message"] == "received tool_call_request from caller"]
+    ids = [line["envelope"]["message_id"] for line in received]
+    assert len(set(ids)) == 3
+    assert [line["message_id"] for line in said if line["message"] in ("doubling", "halving")] == ids
+    results = [line for line in said if line["message"] == "answered tool_call_result to caller"]
+    assert [line["message_id"] for line in results] == ids
+    assert [line["envelope"]["payload"]["ok"] for line in results] == [True, True, False]
+    assert all(line["agent"] == "worker" for line in (*received, *results))
