@@ -107,6 +107,11 @@ async def agent_queues(connection: Connection) -> list[AgentQueue]:
     return sorted(queues.values(), key=lambda queue: queue.agent)
 
 
+def is_unattended(queue: AgentQueue) -> bool:
+    """Whether messages wait for an agent that has run and that nobody runs now; busy replicas have some in flight."""
+    return queue.replicas == 0 and queue.waiting > 0 and not queue.in_flight
+
+
 async def waiting_counts(connection: Connection) -> dict[str, int]:
     """How many messages are stored for each agent, waiting or in flight. Raises BrokerError.
 

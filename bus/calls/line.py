@@ -28,6 +28,7 @@ from bus.contracts.result import Result
 from bus.envelope import Envelope, instant, is_agent_name, new_trace_id
 from bus.errors import BusError, ErrorInfo, Rejected, error
 from bus.telemetry.context import TraceContext
+from bus.telemetry.logs import InHand, in_hand, take_in_hand, tell_answered
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.telemetry.told import contained, told, told_with_trace
 from bus.trust import budget
@@ -46,7 +47,7 @@ Check = Callable[[Asked, Envelope, Card], Awaitable[None]]
 class Taken:
     """One call in hand. `ended` is why it was cancelled from outside; the capability sees a cancellation."""
 
-    __slots__ = ("asked", "ended", "ends_at", "envelope", "message", "task")
+    __slots__ = ("asked", "ended", "ends_at", "envelope", "lines", "message", "task")
 
     def __init__(self, message: Arrival) -> None:
         self.message = message
@@ -55,12 +56,20 @@ class Taken:
         self.ends_at = float("inf")
         self.ended: ErrorInfo | None = None
         self.task: asyncio.Task[None] | None = None
+        self.lines: InHand | None = None
 
     def end(self, why: ErrorInfo) -> None:
         """Cancels what runs for it; a second call asks again, the first reason stays."""
         self.ended = self.ended or why
         if self.task is not None:
             self.task.cancel()
+
+    def leave(self) -> None:
+        """Its task is done with it, and the task's log lines are no longer about it."""
+        self.task = None
+        if self.lines is not None:
+            in_hand.reset(self.lines)
+            self.lines = None
 
 
 class Line:
@@ -105,6 +114,8 @@ class Line:
                 self.read(taken)
             finally:
                 span = self._open_span(taken)
+                if taken.envelope is not None:
+                    taken.lines = take_in_hand(taken.envelope, self._agent, span, {})
             data = await self._work(taken, span, meta)
         except asyncio.CancelledError:
             if taken.ended is None:
@@ -313,6 +324,7 @@ class Line:
 
     async def _bytes(self, taken: Taken, result: Result) -> bytes | None:
         fields, data = self._reply(taken, result)
+        tell_answered(fields)
         if data is not None and len(data) > self._inline_limit:
             whole = Envelope.from_fields(fields)
             data = (

@@ -140,7 +140,7 @@ class Responder:
                 reply = await self._line.answer(taken)
             finally:
                 self._running.discard(taken)
-                taken.task = None
+                taken.leave()
             if reply is not None:
                 await self._send(taken.message.reply, reply)
             if not self._running and not self._queue:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from bus.broker.connection import Connection
 from bus.broker.depth import LaneDepth, lane_depths
 from bus.broker.lanes import Lane
+from bus.broker.survey import agent_queues, is_unattended
 from bus.broker.tasks import end
 from bus.errors import BusError
 from bus.telemetry.instruments import Kind, Labels, Metric
@@ -18,6 +19,9 @@ from bus.telemetry.instruments import Kind, Labels, Metric
 log = logging.getLogger("bus.delivery")
 
 ANSWER_S = 5.0
+# Who is down cannot report its own queue, so every replica looks at those that nobody reads; that asks for more.
+ROUNDS_PER_LOOK_AROUND = 4
+MAX_UNATTENDED = 100
 
 
 class QueueWatch:
@@ -43,7 +47,9 @@ class QueueWatch:
         self._concurrency = concurrency
         self._interval_s = connection.settings.metrics_interval_s
         self._depths: list[LaneDepth] | None = None
+        self._unattended: dict[str, int] = {}
         self._asked_at = float("-inf")
+        self._round = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -74,6 +80,11 @@ class QueueWatch:
         )
         if depths is None:
             return
+        yield Metric(
+            "bus.queue.unattended", Kind.GAUGE, "{message}",
+            "Messages that wait for an agent that nobody runs; 0 for the agent that tells it",
+            {agent: 0} | {(("bus.agent", name),): count for name, count in self._unattended.items()},
+        )  # fmt: skip
         now = datetime.now(UTC)
         lanes = [((*agent, ("bus.lane", depth.lane)), depth) for depth in depths]
         yield Metric(
@@ -97,8 +108,15 @@ class QueueWatch:
             try:
                 async with asyncio.timeout(ANSWER_S):
                     self._depths = await lane_depths(self._connection, self._lanes())
+                    if self._round % ROUNDS_PER_LOOK_AROUND == 0:
+                        self._unattended = await self._look_around()
+                self._round += 1
             except (BusError, TimeoutError) as problem:
-                self._depths = None
+                self._depths, self._round = None, 0
                 log.debug("queue metrics of %s: %s", self._agent, problem or "no answer")
             self._asked_at = time.monotonic()
             await asyncio.sleep(self._interval_s)
+
+    async def _look_around(self) -> dict[str, int]:
+        queues = [one for one in await agent_queues(self._connection) if is_unattended(one)]
+        return {one.agent: one.waiting for one in queues[:MAX_UNATTENDED] if one.agent != self._agent}

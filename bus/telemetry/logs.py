@@ -30,21 +30,33 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 # A context variable has to be one for the module. Every delivery has a context of its own, so nobody takes it back;
-# the worker thread of a plain `def` handler gets a copy. A plain tuple, because one is made for every message.
+# calls of one worker share theirs and have to. The worker thread of a plain `def` handler gets a copy. A plain tuple,
+# because one is made for every message.
+InHand = contextvars.Token[tuple[Envelope, str, Span] | None]
 in_hand: contextvars.ContextVar[tuple[Envelope, str, Span] | None] = contextvars.ContextVar("bus.in_hand", default=None)
 
 
-def take_in_hand(envelope: Envelope, agent: str, span: Span, headers: Mapping[str, str]) -> None:
-    """From here on, lines of this context are about this message; at debug, tells it whole."""
-    in_hand.set((envelope, agent, span))
+def take_in_hand(envelope: Envelope, agent: str, span: Span, headers: Mapping[str, str]) -> InHand:
+    """From here on, lines of this context are about this message; at debug, tells it whole.
+
+    `in_hand.reset` with what it returns ends that.
+    """
+    token = in_hand.set((envelope, agent, span))
     if log.isEnabledFor(logging.DEBUG):
         log.debug("received %s from %s", envelope.type, envelope.sender, extra=_whole(envelope, headers))
+    return token
 
 
 def tell_sent(envelope: Envelope, headers: Mapping[str, str]) -> None:
     """At debug, tells a message that the broker has stored, whole."""
     if log.isEnabledFor(logging.DEBUG):
         log.debug("sent %s to %s", envelope.type, envelope.to, extra=_whole(envelope, headers))
+
+
+def tell_answered(fields: Mapping[str, Any]) -> None:
+    """At debug, tells the result of a call, given as the fields of its envelope, whole."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("answered %s to %s", fields.get("type"), fields.get("to"), extra={"envelope": dict(fields)})
 
 
 def ids_of(envelope: Envelope | None) -> dict[str, str | None]:

@@ -14,11 +14,14 @@ TOO_MUCH = "[too much]"
 
 # Parts of names, compared without case, `-`, `_` and blanks.
 SECRET_NAMES = (
-    "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "privatekey", "authorization",
+    "password", "passwd", "pwd", "passphrase", "secret", "token", "apikey", "accesskey", "privatekey", "authorization",
     "credential", "cookie", "sessionkey", "signature",
 )  # fmt: skip
-# Names that contain one of these and are counts, not secrets.
-NO_SECRETS = frozenset({"tokens", "maxtokens", "inputtokens", "outputtokens", "totaltokens", "tokencount"})
+# Names that contain one of these and are no secrets.
+NO_SECRETS = frozenset({"tokens", "tokenusage", "tokenizer", "secretary"})
+# Numbers under such names count a model's tokens: prompt_tokens, token_count. One token may be a secret number.
+_COUNTS = re.compile(r"tokens|token(?:count|limit|budget)")
+_NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?")
 
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
@@ -26,9 +29,12 @@ _SHAPES = (
     re.compile(r"\b(?:sk|pk|rk|xox[abprs]|gh[pousr]|github_pat|glpat|hf)[-_][\w-]{16,}"),
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"\bAIza[\w-]{30,}"),
+    # Seeds of NATS: of accounts, clusters, servers, operators, curves and users.
+    re.compile(r"\bS[ACNOXU][A-Z2-7]{56}\b"),
 )
 _SCHEME = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?<=://)[^\s/@:]{0,200}:[^\s/@]{1,500}(?=@)")
+# The user too: a token of NATS stands there alone.
+_ADDRESS = re.compile(r"(?<=://)[^\s/@]{1,700}(?=@)")
 _FOLD = re.compile(r"[\s_-]+")
 # `name=value`, `"name": "value"`, `name: value`. Without overlap and bounded, so that no text makes it slow.
 _NAME = re.compile(r"""(?<![\w-])(?P<name>[\w-]{1,200})\\?["']?\s{0,8}[:=]\s{0,8}""")
@@ -76,7 +82,7 @@ class Redaction:
             found = {}
             for name, inner in list(value.items()):
                 text = name if isinstance(name, str) else spoken(name)
-                is_hidden = inner is not None and self.hides(text)
+                is_hidden = inner is not None and self.hides(text) and not self._is_count(text, inner)
                 found[text] = HIDDEN if is_hidden else self._value(inner, depth - 1, left)
             return found
         if isinstance(value, list | tuple | set | frozenset):
@@ -84,6 +90,14 @@ class Redaction:
         if isinstance(value, bytes | bytearray):
             return self.text(bytes(value).decode("utf-8", "replace"))
         return self.text(spoken(value))
+
+    def _is_count(self, name: str, value: object) -> bool:
+        folded = _folded(name)
+        return (
+            isinstance(value, int | float)
+            and _COUNTS.search(folded) is not None
+            and not any(fnmatchcase(folded, pattern) for pattern in self._more)
+        )
 
     def text(self, text: str) -> str:
         """A text without what looks like a secret."""
@@ -99,7 +113,7 @@ class Redaction:
             if found.start() < end or not self.hides(found["name"]):
                 continue
             value = _VALUE.match(text, found.end())
-            if value is not None:
+            if value is not None and not (_NUMBER.fullmatch(value[0]) and self._is_count(found["name"], 0)):
                 parts += [text[end : found.end()], HIDDEN]
                 end = value.end()
         return "".join([*parts, text[end:]])

@@ -22,6 +22,7 @@ import pytest
 from tests.e2e.conftest import ROOT
 
 RULES = ROOT / "ops" / "prometheus" / "alerts.yml"
+RULES_TEST = ROOT / "ops" / "prometheus" / "alerts_test.yml"
 CONFIGURATION = ROOT / "ops" / "prometheus" / "prometheus.yml"
 DASHBOARD = ROOT / "ops" / "grafana" / "dashboard.json"
 START_S = 20.0

@@ -19,6 +19,7 @@ from tests.e2e.prometheus import (
     CONFIGURATION,
     DASHBOARD,
     RULES,
+    RULES_TEST,
     Prometheus,
     Use,
     alert_rules,
@@ -61,6 +62,16 @@ def test_promtool_takes_the_rules_and_the_configuration() -> None:
             [program("promtool"), "check", *arguments], capture_output=True, text=True, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.prometheus
+def test_every_alert_fires_when_it_should_and_not_before() -> None:
+    tested = set(re.findall(r"alertname: (\w+)\n +exp_alerts:", RULES_TEST.read_text("utf-8")))
+    assert tested == set(alert_rules())
+    checked = subprocess.run(
+        [program("promtool"), "test", "rules", str(RULES_TEST)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.prometheus

@@ -97,6 +97,10 @@ SECRETS = {
     "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----": "MIIE",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc": "eyJ",
     "message: client_secret='x y z'": "y z",
+    "to nats://t0ken@host:4222 failed": "t0ken",
+    "-----BEGIN USER NKEY SEED-----\nSUAEL6GG2L2HIF7DUGZJGMRUFKXELGGYFMHF76UO2AYBG3K4YLWR3FKC2Q\n": "SUAEL6GG",
+    "pwd=hunter2": "hunter2",
+    "token=482913": "482913",
 }
 
 
@@ -125,8 +129,25 @@ def test_names_of_fields_decide_at_any_depth() -> None:
     assert (line["iban"], line["patient_name"], line["ibanx"]) == (HIDDEN, HIDDEN, "shown")
 
 
+def test_counts_of_tokens_are_no_secrets() -> None:
+    """A model's usage is what one looks for in a log."""
+    usage = {
+        "prompt_tokens": 12,
+        "completion_tokens": 3,
+        "token_count": 15,
+        "token_usage": {"a": 1},
+        "secretary": "Ada",
+    }
+    line = orjson.loads(written("used prompt_tokens=12, token_limit: 9", extra={"usage": usage, "token": 482913}))
+    assert line["usage"] == usage
+    assert line["message"] == "used prompt_tokens=12, token_limit: 9"
+    assert line["token"] == HIDDEN
+    hidden = orjson.loads(written("x", extra=usage, redaction=Redaction(["prompt_tokens"])))
+    assert hidden["prompt_tokens"] == HIDDEN
+
+
 @pytest.mark.parametrize(
-    "piece", ["a", "password", "password=", "-eyJaaaaaaaa", "://a:", "a ", '\\"', "sk-", "bearer "]
+    "piece", ["a", "password", "password=", "-eyJaaaaaaaa", "://a:", "://", "SUAEL6GG", "a ", '\\"', "sk-", "bearer "]
 )
 def test_no_text_makes_it_slow(piece: str) -> None:
     text = piece * (100_000 // len(piece))
