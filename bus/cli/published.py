@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,13 +18,12 @@ from bus.contracts.catalogue import Catalogue
 from bus.contracts.check import check
 from bus.contracts.compare import compare
 from bus.contracts.findings import Format, Report, Severity
-from bus.contracts.version import ContractVersion
+from bus.contracts.judge import finding_of
+from bus.contracts.version import ContractVersion, parse_version
 from bus.envelope.grammar import is_type_name
 from bus.registry.impact import Effect, Impact, Schema, impact
 from bus.registry.published import PublishedContracts
 from bus.text import clean
-
-_FILE = re.compile(r"(\d+\.\d+)\.json")
 
 
 def publish(
@@ -104,19 +102,19 @@ async def _impact(
 
 
 def _breaks(reader: Schema, new: Schema) -> list[str]:
-    """What a live reader cannot take of a writer of the new schema, by the comparison that `bus schema diff` makes."""
+    """What a live reader cannot take of a writer of the new schema, compared and said as `bus schema diff` does."""
     verdict = compare(reader, new, mode="forward")
     if verdict.compatible:
         return []
-    errors = [change for change in verdict.changes if change.severity == "error"]
-    return [f"{one.path or '/'} {one.kind}; {one.mend}" for one in errors] or ["it is not compatible"]
+    findings = [finding_of(change, "") for change in verdict.changes if change.severity == "error"]
+    return [f"{one.path}: {one.message}; {one.mend}" if one.path else f"{one.message}; {one.mend}" for one in findings]
 
 
 def _version(type: str, new: Path, said: str | None) -> ContractVersion | None:
-    in_name = _FILE.fullmatch(new.name) if new.absolute().parent.name == type else None
+    is_of_catalogue = new.suffix == ".json" and new.absolute().parent.name == type and parse_version(new.stem)
     if not is_type_name(type):
         raise UsageError(clean(f"{type!r} is not a message type: snake_case, 1 to 64 characters"))
-    text = said or (in_name[1] if in_name else None)
+    text = said or (new.stem if is_of_catalogue else None)
     try:
         return None if text is None else ContractVersion.of_type(type, text)
     except ValueError as problem:
@@ -125,7 +123,7 @@ def _version(type: str, new: Path, said: str | None) -> ContractVersion | None:
 
 def _lines(type: str, found: list[Impact]) -> list[str]:
     if not found:
-        return [f"no agent has ever run here, so nobody reads {type}"]
+        return [f"nobody reads {type}: no agent here handles it"]
     lines = []
     for one in found:
         who = f"{one.replicas} replica{'s' if one.replicas != 1 else ''}" if one.replicas else "no replica"

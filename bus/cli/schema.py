@@ -121,7 +121,7 @@ def lint_command(
         found = Catalogue.read(catalogue)
         chosen = _chosen(found, types)
     names = [type for type in found.contracts if chosen is None or type in chosen]
-    findings = [one for one in found.problems if chosen is None or any(type in one.file for type in chosen)]
+    findings = found.problems_of(chosen)
     findings += [one for type in names for one in lint(found.contracts[type], every_version=every)]
     _finish(Report("schema lint", tuple(names), tuple(findings)), format, strict=strict)
 
@@ -144,6 +144,7 @@ def generate_command(
             catalogue.mkdir(parents=True, exist_ok=True)
         found = Catalogue.read(catalogue)
         wanted = contracts or [type for type, entry in found.lock.contracts.items() if entry.model]
+        found.refuse_broken(())
         if not wanted:
             raise UsageError("no contract has a model yet; say bus schema generate TYPE=module:Model")
         differs = False
@@ -219,7 +220,7 @@ def _chosen(catalogue: Catalogue, types: list[str] | None) -> set[str] | None:
     if not types:
         return None
     known = catalogue.contracts.keys() | catalogue.lock.contracts.keys()
-    broken = {one.file.split("/")[-2] for one in catalogue.problems if "/" in one.file}
+    broken = {catalogue.folder_of(one) for one in catalogue.problems}
     for type in types:
         if type not in known | broken:
             catalogue.contract(type)

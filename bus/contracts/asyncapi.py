@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bus.contracts.catalogue import Catalogue, Contract, Version
-from bus.contracts.lock import ANYBODY, show_version
+from bus.contracts.lock import ANYBODY
+from bus.contracts.version import show_version
 from bus.contracts.well_formed import resolve
 from bus.envelope.grammar import AGENT_NAME, MAX_ID_CHARS, TYPE_NAME
 from bus.envelope.versions import SUPPORTED

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from bus.contracts.findings import Finding, Severity
 from bus.contracts.json_text import MAX_FILE_BYTES, parse
-from bus.contracts.lock import LOCK_NAME, Entry, Lock, LockError, Number, Release, parse_version, show_version
+from bus.contracts.lock import LOCK_NAME, Entry, Lock, LockError, Release
+from bus.contracts.version import Number, parse_version, show_version
 from bus.contracts.well_formed import NotASchema, check_schema
 from bus.envelope.grammar import is_type_name
 
@@ -118,6 +119,26 @@ class Catalogue:
             if len(parts) == 2 and parts[0] not in lock.ignore and not parts[0].startswith(_NO_CONTRACT):
                 kept[parts[0], parts[1]] = data
         return _assemble(place, lock, kept, problems)
+
+    def problems_of(self, types: Collection[str] | None) -> list[Finding]:
+        """What is wrong with the files of these message types (None: all), and with the lock file, which is for all."""
+        if types is None:
+            return list(self.problems)
+        return [one for one in self.problems if (folder := self.folder_of(one)) == LOCK_NAME or folder in types]
+
+    def folder_of(self, finding: Finding) -> str:
+        """The name in the catalogue that a finding is about: a message type's folder, or the lock file."""
+        return finding.file.removeprefix(f"{self.place}/").split("/")[0]
+
+    @property
+    def is_unlocked(self) -> bool:
+        """Whether there is a lock file that cannot be read: then nothing is known of what is released."""
+        return any(one.rule == "lock-unreadable" for one in self.problems)
+
+    def refuse_broken(self, types: Collection[str]) -> None:
+        """Raises CatalogueError when `problems_of` has any: nothing is written beside files that cannot be read."""
+        for problem in self.problems_of(types):
+            raise CatalogueError(f"{problem.file}: {problem.message}; {problem.mend}")
 
     def contract(self, type: str) -> Contract:
         """The contract of a message type. Raises CatalogueError that names the ones there are."""

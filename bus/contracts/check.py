@@ -12,7 +12,8 @@ from bus.contracts.catalogue import Catalogue, Contract, Version
 from bus.contracts.fields import fields_of
 from bus.contracts.findings import Finding, Severity
 from bus.contracts.judge import judge_all
-from bus.contracts.lock import LOCK_NAME, show_version
+from bus.contracts.lock import LOCK_NAME
+from bus.contracts.version import show_version
 
 
 def check(
@@ -31,7 +32,7 @@ def check(
     the comparisons of a large catalogue.
     """
     chosen = set(catalogue.contracts if types is None else types)
-    findings = [one for one in catalogue.problems if types is None or _is_of(one, chosen)]
+    findings = catalogue.problems_of(types if types is None else chosen)
     if since is not None:
         findings += kept(since, catalogue, types=types)
         chosen &= changed(since, catalogue)
@@ -48,6 +49,8 @@ def check_contract(catalogue: Catalogue, contract: Contract) -> list[Finding]:
 
 
 def _files(catalogue: Catalogue, contract: Contract) -> list[Finding]:
+    if catalogue.is_unlocked:
+        return []  # told once; nothing is known of its owner and releases
     return [
         *_owned(catalogue, contract),
         *_untouched(contract),
@@ -72,7 +75,7 @@ def kept(since: Catalogue, now: Catalogue, *, types: Collection[str] | None = No
     """Promises of `since` that `now` no longer keeps: releases, owners' rules, retired names."""
     found: list[Finding] = []
     # What no lock file named then was no promise, so its troubles are nobody's.
-    broken = [one for one in since.problems if one.rule == "lock-unreadable" or _is_of(one, since.lock.contracts)]
+    broken = since.problems_of(since.lock.contracts)
     if broken:
         worst = broken[0]
         found.append(
@@ -84,7 +87,7 @@ def kept(since: Catalogue, now: Catalogue, *, types: Collection[str] | None = No
             )
         )
     lock_file = f"{now.place}/{LOCK_NAME}"
-    if any(one.rule == "lock-unreadable" for one in now.problems):
+    if now.is_unlocked:
         return found
     for type, entry in since.lock.contracts.items():
         if types is not None and type not in types:
@@ -211,11 +214,6 @@ def retired(contract: Contract, version: Version) -> dict[str, str]:
     now = fields_of(version.schema).paths
     why = f"removed in {show_version(version.number)}"
     return {path: why for path in fields_of(older[-1].schema).paths if path not in now}
-
-
-def _is_of(finding: Finding, types: Collection[str]) -> bool:
-    parts = finding.file.split("/")
-    return finding.file.endswith(LOCK_NAME) or (len(parts) > 1 and parts[-2] in types)
 
 
 def _is_weaker(now: str, before: str) -> bool:

@@ -17,7 +17,7 @@ from bus.contracts.compare import Schema, compare, prepare
 from bus.contracts.compatibility.explain import Change
 from bus.contracts.compatibility.values import CannotTell
 from bus.contracts.findings import Finding, Severity
-from bus.contracts.lock import show_version
+from bus.contracts.version import show_version
 
 MAX_VALUE_CHARS: Final = 80
 WORTH_SHARING: Final = 2000

@@ -15,7 +15,7 @@ from typing import Any, Final
 from bus.contracts.catalogue import Contract, Version
 from bus.contracts.fields import Field, Fields, fields_of
 from bus.contracts.findings import Finding, Severity
-from bus.contracts.lock import show_version
+from bus.contracts.version import show_version
 from bus.contracts.well_formed import Place, pointer, subschemas, validator_of
 
 IGNORE: Final = "x-lint-ignore"

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Final
 
 from bus.contracts.json_text import dump, parse
+from bus.contracts.version import Number, parse_version, show_version
 from bus.envelope.grammar import is_agent_name, is_type_name
 
 LOCK_NAME: Final = "lock.json"
@@ -19,27 +20,12 @@ MODES: Final = (
 DEFAULT_MODE: Final = "full_transitive"
 ANYBODY: Final = "*"
 
-_VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MODEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
-
-Number = tuple[int, int]
-"""A version: major and minor."""
 
 
 class LockError(ValueError):
     """The lock file is not what it must be; the message names the place."""
-
-
-def parse_version(text: str) -> Number | None:
-    """`2.1` as (2, 1); None for anything else, such as `2`, `02.1` or `2.1.0`."""
-    found = _VERSION.fullmatch(text)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def show_version(number: Number) -> str:
-    """(2, 1) as `2.1`."""
-    return f"{number[0]}.{number[1]}"
 
 
 @dataclass(frozen=True, slots=True)

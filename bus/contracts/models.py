@@ -10,10 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
 
-from bus.contracts.lock import Number, parse_version
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-CONTRACT_ATTRIBUTE = "__contract__"
+from bus.contracts.version import ATTRIBUTE, Number, version_of
+from bus.contracts.well_formed import DEFAULT_DIALECT
 
 
 class ModelError(ValueError):
@@ -49,7 +47,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
         raise ModelError(f"{model.__qualname__} has no JSON Schema: {problem.message}") from None
     first = _taken(schema, "title", "description", "type", "x-lint-ignore")
     last = _taken(schema, "examples", "$defs")
-    return {"$schema": DIALECT, **first, **schema, **last}
+    return {"$schema": DEFAULT_DIALECT, **first, **schema, **last}
 
 
 def _taken(schema: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -61,11 +59,12 @@ def version_said(model: type[BaseModel], type: str) -> Number | None:
 
     Raises ModelError for another type or a text that is no version.
     """
-    text = vars(model).get(CONTRACT_ATTRIBUTE)
-    if text is None:
+    try:
+        said = version_of(model)
+    except ValueError as problem:
+        raise ModelError(f"{problem}; it must be {type}@major.minor") from None
+    if said is None:
         return None
-    said, _, version = text.partition("@") if isinstance(text, str) else ("", "", "")
-    number = parse_version(version)
-    if said != type or number is None:
-        raise ModelError(f"{model.__qualname__}.{CONTRACT_ATTRIBUTE} is {text!r}; it must be {type}@major.minor")
-    return number
+    if said.type != type:
+        raise ModelError(f"{model.__qualname__}.{ATTRIBUTE} is '{said}'; it must be {type}@major.minor")
+    return said.major, said.minor

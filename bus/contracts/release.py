@@ -17,8 +17,9 @@ from bus.contracts.findings import Finding, Severity
 from bus.contracts.json_text import dump
 from bus.contracts.judge import BREAKS
 from bus.contracts.lint import lint_version
-from bus.contracts.lock import LOCK_NAME, Entry, Lock, Number, Release, show_version
+from bus.contracts.lock import LOCK_NAME, Entry, Lock, Release
 from bus.contracts.models import load_model, schema_of, version_said
+from bus.contracts.version import Number, show_version
 from bus.envelope.grammar import is_type_name
 
 
@@ -49,7 +50,7 @@ def generate(catalogue: Catalogue, directory: Path, type: str, reference: str | 
     """
     if not is_type_name(type):
         raise CatalogueError(f"{type!r} is not a message type: snake_case, 1 to 64 characters")
-    _refuse_broken(catalogue, type)
+    catalogue.refuse_broken({type})
     entry = catalogue.lock.contracts.get(type, Entry())
     contract = catalogue.contracts.get(type)
     if reference is None and entry.model is None:
@@ -95,7 +96,7 @@ def release(
     that breaks somebody is released all the same; it stays in the lock file. Raises CatalogueError when there is
     nothing to release, or nobody owns it; LockError for names of agents that are none.
     """
-    _refuse_broken(catalogue, type)
+    catalogue.refuse_broken({type})
     contract = catalogue.contract(type)
     if not contract.working:
         newest = contract.newest
@@ -164,14 +165,6 @@ def _number(contract: Contract | None, model: type[BaseModel], type: str, data: 
         return newest.number
     major, minor = newest.number
     return major, minor + 1
-
-
-def _refuse_broken(catalogue: Catalogue, type: str) -> None:
-    """Nothing is written beside files that cannot be read."""
-    for problem in catalogue.problems:
-        parts = problem.file.split("/")
-        if problem.file.endswith(f"/{LOCK_NAME}") or type in parts:
-            raise CatalogueError(f"{problem.file}: {problem.message}; {problem.mend}")
 
 
 def _out_of_step(catalogue: Catalogue, contract: Contract, directory: Path) -> list[Finding]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from bus.contracts.catalogue import Contract, Version
 from bus.contracts.fields import Field, fields_of
 from bus.contracts.lint import OPEN_ENUM
-from bus.contracts.lock import show_version
+from bus.contracts.version import show_version
 
 MAX_ENUM: Final = 20
 _NUMBERS: Final = (

@@ -9,10 +9,23 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel
 
 ATTRIBUTE = "__contract__"
+Number = tuple[int, int]
+"""Major and minor."""
 
 _NUMBER = "(0|[1-9][0-9]{0,5})"
 _CONTRACT = re.compile(rf"([a-z][a-z0-9_]{{0,63}})@{_NUMBER}\.{_NUMBER}")
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}")
+
+
+def parse_version(text: str) -> Number | None:
+    """`2.1` as (2, 1); None for anything else, such as `2`, `02.1` or `2.1.0`."""
+    found = _VERSION.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def show_version(number: Number) -> str:
+    """(2, 1) as `2.1`."""
+    return f"{number[0]}.{number[1]}"
 
 
 class ContractVersion(NamedTuple):
@@ -36,10 +49,10 @@ class ContractVersion(NamedTuple):
     @classmethod
     def of_type(cls, type: str, version: str) -> Self:
         """Reads `major.minor` for one message type. Raises ValueError."""
-        found = _VERSION.fullmatch(version)
-        if found is None:
+        number = parse_version(version)
+        if number is None:
             raise ValueError(f"version {version!r} of {type!r} is not major.minor, such as 2.1")
-        return cls(type, int(found[1]), int(found[2]))
+        return cls(type, *number)
 
     def __str__(self) -> str:
         return f"{self.type}@{self.major}.{self.minor}"

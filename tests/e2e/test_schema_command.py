@@ -227,3 +227,26 @@ def test_our_own_contracts_pass() -> None:
 
 def test_the_rules_of_the_linter_are_listed(run: Run) -> None:
     assert "snake-case" in run("bus schema lint --rules").stdout
+
+
+def test_a_type_is_chosen_by_its_name_and_not_by_a_part_of_a_path(project: Path, run: Run) -> None:
+    """A broken neighbour is not this contract's, a link in its place is, and the catalogue's folder is no type."""
+    for name, text in (("note", json.dumps(NOTE)), ("note_pad", "{")):
+        (project / "schemas" / name).mkdir(parents=True)
+        (project / "schemas" / name / "1.0.json").write_text(text)
+    (project / "schemas" / "linked").symlink_to("note")
+    for command in ("lint", "check"):
+        assert run(f"bus schema {command} note").returncode == 0
+        for broken in ("note_pad", "linked"):
+            done = run(f"bus schema {command} {broken}")
+            assert (done.returncode, done.stderr) == (1, ""), done.stderr
+            assert f"schemas/{broken}" in done.stdout
+        assert run(f"bus schema {command} schemas").returncode == 2
+
+
+def test_generate_says_that_the_lock_cannot_be_read(project: Path, run: Run) -> None:
+    (project / "schemas").mkdir()
+    (project / "schemas" / "lock.json").write_text("{")
+    done = run("bus schema generate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: schemas/lock.json: not JSON")

@@ -38,7 +38,7 @@ def test_impact_names_who_would_break(tmp_path: Path, start: Start, bus_command:
     new = tmp_path / "new.json"
     new.write_text(json.dumps(SCHEMA))
     nobody = bus_command("schema", "impact", "note", "new.json")
-    assert (nobody.returncode, nobody.stdout) == (0, "no agent has ever run here, so nobody reads note\n")
+    assert (nobody.returncode, nobody.stdout) == (0, "nobody reads note: no agent here handles it\n")
     running = start("bus", "run", "reader:reader", until="running reader")
     good = bus_command("schema", "impact", "note", "new.json")
     assert (good.returncode, good.stdout) == (0, "safe     reader (1 replica of note@1.0)\n"), good.stderr
@@ -47,7 +47,9 @@ def test_impact_names_who_would_break(tmp_path: Path, start: Start, bus_command:
     assert bad.returncode == 1
     (found,) = json.loads(bad.stdout)
     assert (found["agent"], found["effect"], found["replicas"]) == ("reader", "breaks", 1)
-    assert "text" in found["reasons"][0]
+    assert found["reasons"][0].startswith("text: required property removed: ")  # as `bus schema diff` says it
+    other = bus_command("schema", "impact", "another", "new.json")
+    assert (other.returncode, other.stdout) == (0, "nobody reads another: no agent here handles it\n")
     major = bus_command("schema", "impact", "note", "new.json", "--version", "2.0")
     assert major.returncode == 1
     assert "it accepts majors 1, not note@2.0" in major.stdout

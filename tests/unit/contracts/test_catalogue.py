@@ -132,3 +132,20 @@ def test_a_contract_that_is_not_there_is_told_with_those_that_are(written: Writt
     found = written({"note/1.0.json": note()})
     with pytest.raises(CatalogueError, match=r"no contract '\.\./note'; it has note"):
         found.contract("../note")
+
+
+def test_a_problem_belongs_to_the_contract_whose_folder_it_is_in(written: Written, folder: Path) -> None:
+    """Not to one whose name is part of the path, and a link in the place of a folder is that contract's."""
+    catalogue = written({"note_pad/1.0.json": b"{", "schemas/1.0.json": note(), "note/1.0.json": note()})
+    (folder / "linked").symlink_to(folder / "note")
+    catalogue = Catalogue.read(folder)
+
+    def of(*types: str) -> list[str]:
+        return [one.rule for one in catalogue.problems_of(types)]
+
+    assert (of("note"), of("schemas"), of("note_pad"), of("linked")) == ([], [], ["unreadable"], ["symbolic-link"])
+    catalogue.refuse_broken({"note", "schemas"})
+    with pytest.raises(CatalogueError, match="note_pad/"):
+        catalogue.refuse_broken({"note_pad"})
+    (folder / "lock.json").write_text("{")
+    assert [one.rule for one in Catalogue.read(folder).problems_of(())] == ["lock-unreadable"]

@@ -170,3 +170,10 @@ class TestSince:
         empty = Catalogue.of_files("schemas", {"vectors/a.json": b"x", "note/1.0.json": b"{"})
         assert errors(before, since=empty) == []
         assert changed(empty, before) == {"note", "order"}
+
+
+def test_a_lock_that_cannot_be_read_is_told_once(written: Written, folder: Path) -> None:
+    """What it would have said of releases is not guessed."""
+    written({"note/1.0.json": note(), "note/1.1.json": note()}, released=["note/1.0.json", "note/1.1.json"])
+    (folder / "lock.json").write_text("{")
+    assert found(Catalogue.read(folder)) == [("lock-unreadable", "error")]

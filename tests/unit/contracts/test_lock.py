@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bus.contracts.lock import Entry, Lock, LockError, Release, parse_version
+from bus.contracts.lock import Entry, Lock, LockError, Release
+from bus.contracts.version import parse_version
 
 SHA = "0" * 64
 GOOD: dict[str, Any] = {
