@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
@@ -22,10 +22,10 @@ from .compatibility.goals import Run
 from .compatibility.node import Document
 from .compatibility.prover import Proof
 from .compatibility.values import CannotTell
+from .lock import MODES
 
 Schema = Mapping[str, Any] | bool | Document
 Direction = Literal["backward", "forward"]
-MODES: Final = ("backward", "forward", "full", "backward_transitive", "forward_transitive", "full_transitive")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
 
+from bus.contracts.compare import compare_models, reader_schema, writer_schema
+from bus.contracts.fields import fields_of
 from bus.contracts.version import ATTRIBUTE, Number, version_of
 from bus.contracts.well_formed import DEFAULT_DIALECT
 
@@ -40,14 +42,38 @@ def load_model(reference: str) -> type[BaseModel]:
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The contract of a model: its validation schema in JSON Schema 2020-12, by alias. Raises ModelError."""
+    """The contract of a model: its validation schema in JSON Schema 2020-12, by alias.
+
+    Raises ModelError for a model without one, and for one that writes something else than it reads: a file says both,
+    and a check that believed it would call compatible what is not (SCH-2).
+    """
     try:
         schema = model.model_json_schema(mode="validation", by_alias=True)
+        _check_written(model)
     except (PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation) as problem:
         raise ModelError(f"{model.__qualname__} has no JSON Schema: {problem.message}") from None
     first = _taken(schema, "title", "description", "type", "x-lint-ignore")
     last = _taken(schema, "examples", "$defs")
     return {"$schema": DEFAULT_DIALECT, **first, **schema, **last}
+
+
+def _check_written(model: type[BaseModel]) -> None:
+    """Names by themselves: an optional field that comes under another name is no error, and is lost."""
+    written, read = fields_of(writer_schema(model)), fields_of(reader_schema(model))
+    one_sided = set() if written.is_cut or read.is_cut else written.paths.keys() ^ read.paths.keys()
+    for path in sorted(one_sided):
+        does, not_ = ("writes", "read") if path in written.paths else ("reads", "write")
+        raise ModelError(
+            f"{model.__qualname__} {does} {path} and does not {not_} it, so no contract can say both: use one alias "
+            "for both, a plain field in place of a computed one, and exclude nothing"
+        )
+    for change in compare_models(model, model, mode="backward").changes:
+        if change.severity == "error" and change.kind != "cannot_tell":
+            at = change.path.removeprefix("$").removeprefix(".") or "the whole"
+            raise ModelError(
+                f"{model.__qualname__} does not read what it writes at {at}: {change.kind.replace('_', ' ')}; make its "
+                "serializer return what the field is read from, and annotate it"
+            )
 
 
 def _taken(schema: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import date
 from pathlib import Path
@@ -19,7 +20,12 @@ from tests.unit.contracts.conftest import Written, note
 
 DAY = date(2026, 1, 31)
 MODEL = '''
-from pydantic import BaseModel, Field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pydantic import BaseModel, Field, computed_field, field_serializer
+
+class Inner(BaseModel):
+    read_as: int = Field(default=1, serialization_alias="sent_as")
 
 class Note(BaseModel):
     """Somebody to anybody: a text."""
@@ -192,3 +198,42 @@ def test_a_linked_folder_is_not_written_through(folder: Path, tmp_path: Path, mo
     with pytest.raises(CatalogueError, match="symbolic link"):
         made(folder, model())
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            'other: int = Field(default=1, description="x", serialization_alias="sent_as")',
+            "reads other and does not write",
+        ),
+        (
+            'other: int = Field(default=1, description="x", validation_alias="read_as")',
+            "writes other and does not read",
+        ),
+        ('other: int = Field(default=1, description="x", exclude=True)', "reads other and does not write"),
+        ("other: list[Inner] = []", "reads other[].read_as and does not write it"),
+        ("@computed_field\n    @property\n    def size(self) -> int: return 1", "writes size and does not read it"),
+        ('@field_serializer("text")\n    def number(self, text) -> int: return 1', "what it writes at text"),
+    ],
+)
+def test_a_model_that_writes_something_else_than_it_reads_is_no_contract(
+    model: Any, folder: Path, more: str, said: str
+) -> None:
+    """SCH-2: the file would promise what its writer does not send, and every verdict about it would be wrong."""
+    with pytest.raises(ModelError, match=re.escape(said)):
+        made(folder, model("note@1.0", more=more))
+    assert not (folder / "note").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'other: int = Field(default=1, description="x", alias="both_ways")',
+        'when: datetime = Field()\n    @field_serializer("when")\n    def said(self, at): return str(at)',
+        "price: Decimal = Decimal(1)\n    wait: timedelta = timedelta(1)\n    seen: set[int] = set()",
+        "notes: 'list[Note] | None' = None\n    more: dict[int, tuple[int, str]] = {}",
+    ],
+)
+def test_ordinary_models_write_what_they_read(model: Any, folder: Path, more: str) -> None:
+    assert made(folder, model("note@1.0", more=more)) == ("1.0.json", Step.WRITTEN)
