@@ -9,11 +9,16 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
+from pydantic.json_schema import GenerateJsonSchema
 
 from bus.contracts.compare import compare_models, reader_schema, writer_schema
 from bus.contracts.fields import fields_of
+from bus.contracts.lint import OPEN_ENUM
 from bus.contracts.version import ATTRIBUTE, Number, version_of
-from bus.contracts.well_formed import DEFAULT_DIALECT
+from bus.contracts.well_formed import DEFAULT_DIALECT, pointer, subschemas
+
+ALIASES = "x-aliases"
+_CLOSED, _NAMES = "x-model-closed", "x-model-names"
 
 
 class ModelError(ValueError):
@@ -50,6 +55,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     try:
         schema = model.model_json_schema(mode="validation", by_alias=True)
         _check_written(model)
+        _check_claims(model)
     except (PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation) as problem:
         raise ModelError(f"{model.__qualname__} has no JSON Schema: {problem.message}") from None
     first = _taken(schema, "title", "description", "type", "x-lint-ignore")
@@ -73,6 +79,39 @@ def _check_written(model: type[BaseModel]) -> None:
             raise ModelError(
                 f"{model.__qualname__} does not read what it writes at {at}: {change.kind.replace('_', ' ')}; make its "
                 "serializer return what the field is read from, and annotate it"
+            )
+
+
+class _Marked(GenerateJsonSchema):
+    """The schema with what the model does at each place, to hold it against what the schema claims there."""
+
+    def literal_schema(self, schema: Any) -> dict[str, Any]:
+        return {**super().literal_schema(schema), _CLOSED: True}
+
+    def enum_schema(self, schema: Any) -> dict[str, Any]:
+        return {**super().enum_schema(schema), _CLOSED: "missing" not in schema}
+
+    def model_field_schema(self, schema: Any) -> dict[str, Any]:
+        alias = schema.get("validation_alias", [])
+        paths = [[alias]] if isinstance(alias, str) else [[one] if isinstance(one, str) else one for one in alias]
+        return {**super().model_field_schema(schema), _NAMES: [path[0] for path in paths if len(path) == 1]}
+
+
+def _check_claims(model: type[BaseModel]) -> None:
+    """A file that says that readers take more than the model does makes the check call compatible what is refused."""
+    for place, node in subschemas(model.model_json_schema(mode="validation", schema_generator=_Marked)):
+        at = f"{model.__qualname__} at {pointer(place)}"
+        if node.get(OPEN_ENUM) is True and node.get(_CLOSED):
+            raise ModelError(
+                f"{at} says {OPEN_ENUM} and takes no word that is not listed: make it a str with "
+                '`json_schema_extra={"enum": [...]}`, or an Enum with `_missing_`'
+            )
+        aliases = node.get(ALIASES, ())
+        names = [one for one in aliases if one not in node.get(_NAMES, ())] if isinstance(aliases, list) else []
+        if names:
+            raise ModelError(
+                f"{at} says {ALIASES} {', '.join(map(str, names))} and does not read it: name it in "
+                "`validation_alias=AliasChoices(...)` after the name of now"
             )
 
 

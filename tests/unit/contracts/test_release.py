@@ -22,7 +22,17 @@ DAY = date(2026, 1, 31)
 MODEL = '''
 from datetime import datetime, timedelta
 from decimal import Decimal
-from pydantic import BaseModel, Field, computed_field, field_serializer
+from enum import StrEnum
+from typing import Literal
+from pydantic import AliasChoices, BaseModel, Field, computed_field, field_serializer
+OPEN = {{"x-open-enum": True}}
+
+class Mood(StrEnum):
+    GOOD = "good"
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value): return cls.OTHER
 
 class Inner(BaseModel):
     read_as: int = Field(default=1, serialization_alias="sent_as")
@@ -237,3 +247,28 @@ def test_a_model_that_writes_something_else_than_it_reads_is_no_contract(
 )
 def test_ordinary_models_write_what_they_read(model: Any, folder: Path, more: str) -> None:
     assert made(folder, model("note@1.0", more=more)) == ("1.0.json", Step.WRITTEN)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('mood: Literal["good", "bad"] = Field(default="bad", json_schema_extra=OPEN)', "x-open-enum"),
+        ('mood: str = Field(json_schema_extra={"enum": ["good", "bad"], **OPEN})', None),
+        ("mood: Mood = Field(json_schema_extra=OPEN)", None),
+        ('other: str = Field(json_schema_extra={"x-aliases": ["before"]})', "x-aliases before"),
+        (
+            'other: str = Field(validation_alias=AliasChoices("other", "before"), '
+            'json_schema_extra={"x-aliases": ["before"]})',
+            None,
+        ),
+    ],
+)
+def test_a_model_must_take_what_its_contract_claims(model: Any, folder: Path, more: str, said: str | None) -> None:
+    """SCH-2: with the claim alone, an added word or a new name is called compatible, and every reader refuses it."""
+    reference = model("note@1.0", more=more)
+    if said is None:
+        assert made(folder, reference) == ("1.0.json", Step.WRITTEN)
+        assert b"x-model" not in (folder / "note" / "1.0.json").read_bytes()
+    else:
+        with pytest.raises(ModelError, match=said):
+            made(folder, reference)
