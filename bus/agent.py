@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.calls.capability import Capability
-from bus.calls.line import Check
+from bus.calls.execution import Check
 from bus.calls.service import Service
 from bus.config import Settings
 from bus.contracts.upcast import Cast, Contracts, compiled

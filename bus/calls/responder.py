@@ -14,7 +14,8 @@ from bus.broker.parser import Arrival
 from bus.broker.tasks import end
 from bus.broker.wire import publish_command
 from bus.calls.control import ALL, Verb, read_word
-from bus.calls.line import Line, Taken
+from bus.calls.line import Line
+from bus.calls.taken import Taken
 from bus.errors import BusError, ErrorInfo, Rejected, error
 
 log = logging.getLogger("bus.calls")

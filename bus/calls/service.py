@@ -10,14 +10,17 @@ from typing import Any
 
 from bus.broker.connection import Connection
 from bus.calls.announcement import Announcement
+from bus.calls.answers import Answers
 from bus.calls.call import Publish
 from bus.calls.caller import Caller
 from bus.calls.capability import Capability
-from bus.calls.line import Check, Line
+from bus.calls.execution import Check, Execution
+from bus.calls.line import Line
 from bus.calls.registry import Registration
 from bus.calls.responder import Responder
 from bus.envelope import SUPPORTED
 from bus.telemetry.spans import Telemetry
+from bus.workflow.artifacts import Artifacts
 
 log = logging.getLogger("bus.calls")
 
@@ -45,16 +48,19 @@ class Service:
         self.caller = Caller(connection, telemetry, agent)
         self._agent = agent
         self._is_needed = bool(capabilities or accepts)
-        line = Line(
+        artifacts = Artifacts(connection)
+        execution = Execution(
             connection,
-            telemetry,
             agent=agent,
             instance=instance,
             capabilities=capabilities,
             checks=checks,
             caller=self.caller,
             publish=publish,
+            artifacts=artifacts,
         )
+        answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
+        line = Line(connection, telemetry, execution, answers, agent=agent)
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
         cards = tuple(capabilities[name].card for name in sorted(capabilities))
         announcement = Announcement(agent, tuple(sorted(SUPPORTED)), cards, accepts or {})
