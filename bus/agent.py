@@ -74,7 +74,8 @@ class Agent:
     attempts, or the setting `max_attempts`). `middleware` wraps every handler, `publish_middleware` every send;
     `bus/delivery/middleware.py` shows how. `call_concurrency` is how many calls one replica runs at once beside them;
     `call_checks` are awaited before the arguments of a call are looked at, and raise the BusError that refuses it.
-    `contracts` are upcasters and downcasters that it shares with others.
+    `contracts` are upcasters and downcasters that it shares with others. A chain of messages may pass it at most
+    `max_visits` times.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Agent:
         call_concurrency: int = 64,
         call_checks: Sequence[Check] = (),
         contracts: Sequence[Contracts] = (),
+        max_visits: int | None = None,
     ) -> None:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
@@ -100,6 +102,7 @@ class Agent:
         self.middleware = tuple(middleware)
         self.publish_middleware = tuple(publish_middleware)
         self.contracts = tuple(contracts)
+        self.max_visits = max_visits
         self._own_contracts = Contracts()
         self._handlers: dict[str, Handler] = {}
         self._broadcasts: set[str] = set()
@@ -265,6 +268,8 @@ class Agent:
             dedupe=dedupe,
             commits=commits,
             calls=service.caller,
+            accounts=service.caller.accounts,
+            max_visits=self.max_visits,
             hand_over=HandOver(connection, self.name, presence.replica, peers),
         )
         repair = Repair(

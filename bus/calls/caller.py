@@ -27,6 +27,7 @@ from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.trust import budget
+from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.references import DATA_REF, refer, restore
 
@@ -42,6 +43,7 @@ class Caller:
 
     def __init__(self, connection: Connection, telemetry: Telemetry, name: str) -> None:
         self.directory = Directory(connection)
+        self.accounts = Accounts(connection)
         self._connection = connection
         self._telemetry = telemetry
         self._name = name
@@ -80,6 +82,8 @@ class Caller:
         started = time.monotonic()
         try:
             offers = await self._offers(draft)
+            if cause is not None and "budget" in cause.extensions:
+                await self.accounts.spend(cause, calls=1)
         except BusError as problem:
             return Result.of_error(problem.info, tool_call_id=call_id)
         deadline = started + self._timeout_s(draft, offers, cause)
@@ -142,6 +146,8 @@ class Caller:
         """
         _check(draft)
         offers = await self._offers(draft)
+        if cause is not None and "budget" in cause.extensions:
+            await self.accounts.spend(cause, calls=1)
         self._turn += 1
         offer = offers[self._turn % len(offers)]
         trace_id = cause.trace_id if cause is not None else new_trace_id()

@@ -20,7 +20,8 @@ from bus.envelope import Envelope, instant
 from bus.errors import error
 from bus.telemetry.spans import Span
 from bus.telemetry.told import contained
-from bus.trust import budget
+from bus.trust import budget, labels
+from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 from bus.workflow.references import DATA_REF, restore
@@ -43,6 +44,7 @@ class Execution:
         caller: Calling,
         publish: Publish,
         artifacts: Artifacts,
+        accounts: Accounts,
     ) -> None:
         self._agent = agent
         self._capabilities = capabilities
@@ -50,6 +52,7 @@ class Execution:
         self._caller = caller
         self._publish = publish
         self._artifacts = artifacts
+        self._accounts = accounts
         self._replays = Replays(connection, agent, instance)
         self._max_hops = connection.settings.max_hops
 
@@ -81,7 +84,7 @@ class Execution:
                 started=False,
             )
         taken.ends_at = ends_at = time.monotonic() + _time_left(envelope, card.timeout_s)
-        # Rules, labels and confirmations are such checks.
+        labels.check(envelope, capability=card.name, is_sensitive=card.sensitive)
         for check in self._checks:
             await check(asked, envelope, card)
         admitted, coerced = capability.admit(asked.arguments)
@@ -102,12 +105,15 @@ class Execution:
                 caller=self._caller,
                 publish=self._publish,
                 artifacts=self._artifacts,
+                accounts=self._accounts,
             )
 
         async def perform() -> Any:
             data = capability.release(await contained(lambda one: capability.run(admitted, one), call))
             if call is not None and call.model_id is not None:
                 meta["model_id"] = call.model_id
+            if call is not None and call.labels:
+                meta["labels"] = call.labels
             if asked.max_result_bytes is None:
                 return data
             data, whole = await cut(data, asked.max_result_bytes, self._artifacts)

@@ -58,6 +58,7 @@ class Service:
             caller=self.caller,
             publish=publish,
             artifacts=artifacts,
+            accounts=self.caller.accounts,
         )
         answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
         line = Line(connection, telemetry, execution, answers, agent=agent)

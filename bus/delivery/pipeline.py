@@ -28,7 +28,7 @@ from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
 from bus.delivery.message import Message
 from bus.delivery.publisher import Publisher
-from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
+from bus.delivery.refusal import REFUSAL_TTL_S, refusals
 from bus.delivery.route import Route
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
@@ -39,6 +39,7 @@ from bus.telemetry.logs import ids_of, take_in_hand
 from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
+from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 from bus.workflow.completions import Completion
@@ -94,6 +95,8 @@ class Pipeline:
         dedupe: Dedupe,
         commits: Commits,
         calls: Calling,
+        accounts: Accounts,
+        max_visits: int | None,
         hand_over: HandOver,
     ) -> None:
         settings = connection.settings
@@ -106,6 +109,9 @@ class Pipeline:
         self._dedupe = dedupe
         self._commits = commits
         self._calls = calls
+        self._accounts = accounts
+        self._max_visits = max_visits
+        self._memory_limit = settings.memory_limit
         self._publisher = publisher
         self._hand_over = hand_over
         self._dead_letters = DeadLetters(connection)
@@ -206,7 +212,7 @@ class Pipeline:
         ended: Callable[[Delivery], None],
     ) -> Settlement | None:
         identity.verify(envelope, subject)
-        budget.check(envelope, max_hops=self._max_hops)
+        budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
         route = self._routes.get(envelope.type)
         if route is None:
             if envelope.type == "error":
@@ -268,6 +274,8 @@ class Pipeline:
             artifacts=self._artifacts,
             state=self._state,
             calls=self._calls,
+            accounts=self._accounts,
+            memory_limit=self._memory_limit,
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
@@ -341,8 +349,7 @@ class Pipeline:
         dead_id = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
         if span is not None:
             span.event("dead_letter", {"bus.dead_letter.id": dead_id, "error.type": failure.code})
-        refusal = refusal_message(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure)
-        if refusal is not None:
+        for refusal in refusals(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure):
             parent = span.context if span is not None else None
             try:
                 await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
@@ -366,8 +373,8 @@ class Pipeline:
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
             span.set({"bus.settlement": "failed"})
 
-    def _state(self, workflow_id: str | None) -> WorkflowState:
-        return WorkflowState(self._connection, workflow_id)
+    def _state(self, workflow_id: str | None, *, below: str = "") -> WorkflowState:
+        return WorkflowState(self._connection, workflow_id, below=below)
 
     async def hand_back(self, delivery: Delivery) -> None:
         """Gives a delivery that did not begin, or was cancelled, back to the broker; it runs elsewhere at once."""

@@ -23,7 +23,7 @@ from bus.broker.tasks import end
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.publisher import Publisher
-from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
+from bus.delivery.refusal import REFUSAL_TTL_S, refusals
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, Rejected, error
@@ -153,8 +153,7 @@ class Repair:
             subject = self._connection.subjects.parse_work(lost.subject)
         except Rejected:
             return
-        refusal = refusal_message(lost, subject, envelope, agent=self._agent, failure=failure)
-        if refusal is not None:
+        for refusal in refusals(lost, subject, envelope, agent=self._agent, failure=failure):
             parent = TraceContext.from_headers(lost.headers)
             await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
 
