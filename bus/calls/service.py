@@ -56,6 +56,8 @@ class Service:
             publish=publish,
         )
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
+        if capabilities:
+            telemetry.metrics.calls.serve(capabilities, self._responder)
         cards = tuple(capabilities[name].card for name in sorted(capabilities))
         announcement = Announcement(agent, tuple(sorted(SUPPORTED)), cards, accepts or {})
         self._registration = Registration(connection, announcement, instance=instance)
