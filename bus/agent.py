@@ -251,6 +251,7 @@ class Agent:
             checks=self.call_checks,
             concurrency=self.call_concurrency,
             publish=publisher.publish,
+            handles=[str(handler.version or type) for type, handler in sorted(handlers.items())],
         )
         dedupe = Dedupe(connection, self.name)
         commits = Commits(connection, self.name, on_stored=dedupe.stored)

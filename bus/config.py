@@ -67,6 +67,7 @@ class Settings(BaseSettings):
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
     call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
     max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
+    micro: bool = Field(True, description="answer the discovery of the NATS tools: nats micro ls, info, stats, ping")
     idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
 
     @field_validator("lease_ttl_s")
