@@ -12,7 +12,7 @@ MAX_SCANNED_DEPTH = 128
 
 # What follows an opening bracket of JSON, or of what a model takes for it; prose in brackets looks otherwise.
 _OPENING = re.compile(
-    r"""\{(?=\s*(?:["'“}/]|[A-Za-z_][\w-]{0,63}\s*:|\Z))|\[(?=\s*(?:["'“{\[\]/\d-]|(?:true|false|null|True|False|None)\b|\Z))"""
+    r"""\{(?=\s*(?:["'“}/]|[A-Za-z_][\w-]{0,63}\s*:|\Z))|\[(?=\s*(?:["'“{\[\]/\d-]|(?:true|false|null|True|False|None)\b|[tfnTFN][a-z]{0,3}\Z|\Z))"""
 )
 _FENCE_BEFORE = re.compile(r"```[\w+-]{0,20}[ \t]*\r?\n?\s*\Z")
 _FENCED_SCALAR = re.compile(r"```[\w+-]{0,20}[ \t]*\r?\n[ \t]*([^\s{\[`][^\r\n]*?)[ \t]*\r?\n[ \t]*```")
