@@ -76,6 +76,15 @@ class Caller:
         the callee. Raises ValueError for a draft that could never be sent.
         """
         _check(draft)
+        began, code = time.perf_counter(), "tool.cancelled"
+        try:
+            result = await self._ask(draft, cause, parent)
+            code = "" if result.error is None else result.error.code
+            return result
+        finally:
+            self._telemetry.metrics.calls.asked(draft.capability, code, time.perf_counter() - began)
+
+    async def _ask(self, draft: CallDraft, cause: Envelope | None, parent: TraceContext | None) -> Result:
         call_id = draft.id or new_message_id()
         started = time.monotonic()
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from bus.broker.connection import Connection
 from bus.calls.answers import Answers
 from bus.calls.asked import Asked
-from bus.calls.attributes import call_attributes
+from bus.calls.attributes import tool_attributes
 from bus.calls.execution import Execution
 from bus.calls.refusals import instructive
 from bus.calls.taken import Taken
@@ -74,7 +74,8 @@ class Line:
         finally:
             if span is not None and failure is None:
                 span.end()
-        meta["elapsed_ms"] = round((time.perf_counter() - started) * 1000, 3)
+        meta["elapsed_ms"] = round((seconds := time.perf_counter() - started) * 1000, 3)
+        self._telemetry.metrics.calls.answered(taken.name, "" if failure is None else failure.code, seconds)
         call_id = "" if taken.asked is None else taken.asked.tool_call_id
         if failure is None:
             return await self._answers.encode(taken, Result(True, data, None, meta, call_id))
@@ -101,12 +102,12 @@ class Line:
         envelope, headers = taken.envelope, taken.message.headers
         trace_id = envelope.trace_id if envelope is not None else new_trace_id()
         return self._telemetry.start(
-            lambda: f"call {taken.name}",
+            lambda: f"execute_tool {taken.name}",
             SpanKind.SERVER,
             trace_id=trace_id,
             parent=TraceContext.from_headers(headers) if headers else None,
             sampling_key=(envelope.workflow_id if envelope is not None else None) or trace_id,
-            attributes=lambda: call_attributes(self._agent, taken.asked, envelope),
+            attributes=lambda: tool_attributes(self._agent, taken.asked, envelope),
         )
 
 

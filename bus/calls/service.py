@@ -62,6 +62,8 @@ class Service:
         answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
         line = Line(connection, telemetry, execution, answers, agent=agent)
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
+        if capabilities:
+            telemetry.metrics.calls.serve(capabilities, self._responder)
         cards = tuple(capabilities[name].card for name in sorted(capabilities))
         announcement = Announcement(agent, tuple(sorted(SUPPORTED)), cards, accepts or {})
         self._registration = Registration(connection, announcement, instance=instance)
