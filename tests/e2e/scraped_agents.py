@@ -1,4 +1,4 @@
-"""An agent to which everything happens that a metric counts: success, retry, dead letters, sends and calls that fail."""
+"""An agent to which everything happens that a metric counts: retries, dead letters, sends and calls that fail."""
 
 from __future__ import annotations
 
