@@ -98,8 +98,7 @@ class Publisher:
             attributes=lambda: self._attributes(envelope, subject),
         )
         headers = {"Nats-Msg-Id": dedupe_header(envelope.sender, envelope.message_id)}
-        if span.context is not None:
-            headers.update(span.context.to_headers())
+        headers.update(span.headers())
         if ttl_s is not None:
             headers["Nats-TTL"] = str(ttl_s)
         if schedule is not None:
