@@ -6,7 +6,7 @@ Names follow the OpenTelemetry conventions for remote procedure calls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bus.telemetry.instruments import Kind, Labels, Metric, Series
 
@@ -30,16 +30,26 @@ class Load(Protocol):
         """How many wait."""
 
 
+class Tally(NamedTuple):
+    """The calls of one capability so far. `last_error` is the code of the newest failure, empty without one."""
+
+    calls: int
+    errors: int
+    last_error: str
+    seconds: float
+
+
 class CallMetrics:
     """The calls of one service, on both sides."""
 
-    __slots__ = ("_agent", "_answered", "_asked", "_capabilities", "_load")
+    __slots__ = ("_agent", "_answered", "_asked", "_capabilities", "_last_errors", "_load")
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self._answered: dict[tuple[str, str], Series] = {}
         self._asked: dict[tuple[str, str], Series] = {}
         self._capabilities: frozenset[str] = frozenset()
+        self._last_errors: dict[str, str] = {}
         self._load: Load | None = None
 
     def serve(self, capabilities: Iterable[str], load: Load) -> None:
@@ -57,6 +67,18 @@ class CallMetrics:
             known = capability if capability in self._capabilities else OTHER
             series = self._find(self._answered, known, code)
         series.record(seconds)
+        if code:
+            self._last_errors[capability if capability in self._capabilities else OTHER] = code
+
+    def tally(self, capability: str) -> Tally:
+        """What was answered of one capability."""
+        found = [(code, one) for (name, code), one in self._answered.items() if name == capability]
+        return Tally(
+            sum(one.count for _, one in found),
+            sum(one.count for code, one in found if code),
+            self._last_errors.get(capability, ""),
+            sum(one.distribution.sum for _, one in found),
+        )
 
     def asked(self, capability: str, code: str, seconds: float) -> None:
         """Counts one call that was made from here, all its attempts together."""
