@@ -257,10 +257,11 @@ class Agent:
         commits = Commits(connection, self.name, on_stored=dedupe.stored)
         phases = {type: handler.phase for type, handler in self._handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
+        deliveries = telemetry.metrics.deliveries(phases)
         pipeline = Pipeline(
             connection,
             tracing,
-            telemetry.metrics.deliveries(phases),
+            deliveries,
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
@@ -274,7 +275,12 @@ class Agent:
             hand_over=HandOver(connection, self.name, presence.replica, peers),
         )
         repair = Repair(
-            connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry), tracing=tracing
+            connection,
+            self.name,
+            dedupe=dedupe,
+            publisher=Publisher(connection, telemetry),
+            tracing=tracing,
+            deliveries=deliveries,
         )
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts

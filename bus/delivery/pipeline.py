@@ -285,7 +285,8 @@ class Pipeline:
             envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
         )
         # What waits for its commit holds no payload: only what the settling needs.
-        settled = partial(self._handled, key, (envelope.type, envelope.phase), completion, delivery, span, ended)
+        kind, trace_id = (envelope.type, envelope.phase), envelope.trace_id
+        settled = partial(self._handled, key, kind, trace_id, completion, delivery, span, ended)
         self._commits.add(Commit(completion, delivery.reply, settled))
         return None
 
@@ -293,6 +294,7 @@ class Pipeline:
         self,
         key: bytes,
         kind: Kind,
+        trace_id: str,
         completion: Completion,
         delivery: Delivery,
         span: Span,
@@ -306,7 +308,14 @@ class Pipeline:
                 span.set({"bus.settlement": "ack", "bus.exec_ms": completion.exec_ms})
         else:
             self._dedupe.release(key)
-            ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
+            context = span.context
+            ids = {
+                "trace_id": trace_id if context is None else context.trace_id,
+                "span_id": None if context is None else context.span_id,
+                "message_id": completion.message_id,
+                "workflow_id": completion.workflow_id,
+                "agent": self._agent,
+            }
             self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
         span.end()
         ended(delivery)
@@ -346,7 +355,7 @@ class Pipeline:
             await self._bury(delivery, progress, failure, span)
 
     async def _bury(self, delivery: Delivery, progress: _Progress, failure: ErrorInfo, span: Span | None) -> None:
-        dead_id = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
+        dead_id, _ = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
         if span is not None:
             span.event("dead_letter", {"bus.dead_letter.id": dead_id, "error.type": failure.code})
         for refusal in refusals(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure):
