@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from bus import Agent, Bus, BusError, Call, Message, Settings, ToolError
-from bus.calls.records import Record, Told
+from bus.calls.records import Told
 
 Item = TypeVar("Item")
 
