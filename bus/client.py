@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -193,7 +193,7 @@ class Bus(CallingClient):
         type: str | None = None,
         since: datetime | None = None,
         follow: bool = True,
-    ) -> AsyncIterator[Sighting]:
+    ) -> AsyncGenerator[Sighting, None]:
         """What passes on the bus: messages, broadcasts, dead letters, in the order of arrival.
 
         Begins at `since`, else now; ends never, or with `follow=False` at what is stored now. Filters are exact;

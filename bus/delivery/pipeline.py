@@ -35,7 +35,7 @@ from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry import metrics
-from bus.telemetry.logs import ids_of, take_in_hand
+from bus.telemetry.logs import ids_of, ids_of_span, take_in_hand
 from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
@@ -308,14 +308,8 @@ class Pipeline:
                 span.set({"bus.settlement": "ack", "bus.exec_ms": completion.exec_ms})
         else:
             self._dedupe.release(key)
-            context = span.context
-            ids = {
-                "trace_id": trace_id if context is None else context.trace_id,
-                "span_id": None if context is None else context.span_id,
-                "message_id": completion.message_id,
-                "workflow_id": completion.workflow_id,
-                "agent": self._agent,
-            }
+            ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
+            ids |= ids_of_span(span, trace_id)
             self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
         span.end()
         ended(delivery)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -77,7 +77,7 @@ async def sightings(
     type: str | None,
     since: datetime | None,
     follow: bool,
-) -> AsyncIterator[Sighting]:
+) -> AsyncGenerator[Sighting, None]:
     """See `Bus.watch`. Raises BrokerError when the streams cannot be read at the start."""
     names = StreamNames.of(connection.settings.namespace)
     arrived = asyncio.Event()
