@@ -124,7 +124,7 @@ def compare(options: argparse.Namespace, url: str, receiver: str) -> None:
 
 def middle(samples: list[Sample], field: str) -> float:
     """The median of one field."""
-    return statistics.median(getattr(one, field) for one in samples)
+    return float(statistics.median(getattr(one, field) for one in samples))
 
 
 def main() -> None:
