@@ -99,6 +99,11 @@ class Call:
         return self.envelope.session_id
 
     @property
+    def traceparent(self) -> str | None:
+        """The span of this call, as the header of this name, for what it asks elsewhere; None without a trace."""
+        return self._span.context.traceparent if self._span.context is not None else None
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until the call is ended as `tool.timeout`; 0 when that is due."""
         return max(0.0, self._ends_at - time.monotonic())
