@@ -70,7 +70,7 @@ class Connection:
         self.max_message_bytes = 0
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
-        self._requests = Requests(self._client.new_inbox(), self._post)
+        self._requests = Requests(self._client.new_inbox(), self.post)
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Connection:
@@ -173,8 +173,13 @@ class Connection:
         except (nats.errors.Error, OSError) as problem:
             raise error("broker.unavailable", f"publish: {problem}") from problem
 
-    def _post(self, commands: bytes) -> None:
-        wire.post(self._client, commands)
+    def post(self, commands: bytes) -> bool:
+        """As `send`, without waiting: True asks to await `relieve` before more is sent. Raises BrokerError."""
+        return wire.post(self._client, commands)
+
+    async def relieve(self) -> None:
+        """Waits until less is unsent than the client's limit."""
+        await self.send(b"")
 
     async def request(
         self,

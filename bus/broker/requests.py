@@ -17,7 +17,7 @@ from bus.errors import BusError, error
 
 SWEEP_S = 0.1
 
-Post = Callable[[bytes], None]
+Post = Callable[[bytes], object]
 
 
 class Flight:
