@@ -25,7 +25,7 @@ from nats.js import JetStreamContext
 from bus.broker import wire
 from bus.broker.embedded import Embedded
 from bus.broker.parser import Arrival
-from bus.broker.requests import Flight, Requests
+from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
 from bus.broker.subscription import Callback
 from bus.broker.subscription import Subscription as Subscription
@@ -188,13 +188,9 @@ class Connection:
         *,
         headers: bytes = b"",
         timeout_s: float = 5.0,
-        flight: Flight | None = None,
     ) -> Arrival:
         """Core request; waits for the first answer. Fails at once while disconnected; else errors as `Requests.ask`."""
-        answer = self.ask(subject, data, headers=headers, timeout_s=timeout_s)
-        if flight is not None:
-            flight.future = answer
-        return await answer
+        return await self.ask(subject, data, headers=headers, timeout_s=timeout_s)
 
     def ask(self, subject: str, data: bytes, *, headers: bytes, timeout_s: float) -> asyncio.Future[Arrival]:
         """As `request`, but returns the future of the answer: one coroutine less for what is sent most."""

@@ -73,7 +73,7 @@ class Execution:
         assert envelope is not None
         assert asked is not None
         meta["tool_name"], meta["trace_id"] = asked.tool_name, envelope.trace_id
-        budget.check(envelope, max_hops=self._max_hops)
+        left_s = budget.check(envelope, max_hops=self._max_hops)
         if DATA_REF in envelope.extensions:
             envelope = await restore(envelope, self._artifacts)
             taken.asked = asked = Asked.of(envelope)
@@ -90,7 +90,6 @@ class Execution:
                 theirs=asked.version,
                 started=False,
             )
-        left_s = budget.time_left_s(envelope)
         timeout_s = card.timeout_s if left_s is None else min(left_s, card.timeout_s)
         taken.ends_at = ends_at = time.monotonic() + timeout_s
         labels.check(envelope, capability=card.name, is_sensitive=card.sensitive)

@@ -31,7 +31,10 @@ def is_timestamp(value: object) -> bool:
     """Whether the value is an RFC 3339 time with a zone. A leap second counts only at 23:59:60 UTC."""
     if not isinstance(value, str):
         return False
-    # Messages of one time share the minute, which is remembered; the rest is new for each.
+    if len(value) == _OURS_CHARS and value[19] == "." and value[26] == "Z" and value[20:26].isdecimal():
+        # As `now` writes it. Messages of one time share the second, which is remembered.
+        return value.isascii() and _is_second(value[:19])
+    # Or they share the minute, and the rest is new for each.
     match = _match_rest(value, _MINUTE_CHARS)
     if match is None or not _is_minute(value[:_MINUTE_CHARS]):
         return False
@@ -81,6 +84,11 @@ def _is_last_utc_minute(text: str) -> bool:
 @lru_cache(maxsize=1024)
 def _is_minute(text: str) -> bool:
     return _MINUTE.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _is_second(text: str) -> bool:
+    return text[17:] != "60" and is_timestamp(f"{text}Z")
 
 
 @lru_cache(maxsize=1024)

@@ -68,21 +68,24 @@ class Account:
     within: tuple[str, ...]
 
 
-def check(envelope: Envelope, *, max_hops: int, max_visits: int | None = None, now: datetime | None = None) -> None:
-    """Refuses what is too late or has come too far.
+def check(
+    envelope: Envelope, *, max_hops: int, max_visits: int | None = None, now: datetime | None = None
+) -> float | None:
+    """Refuses what is too late or has come too far; the seconds until the deadline of its budget, None without one.
 
     Raises Rejected: `protocol.expired` after `expires_at` or the inherited `budget.deadline_at`, `protocol.loop`
     beyond `max_hops` or the `hops` of its budget, or when the receiver is on the path `max_visits` times already.
     """
     extensions = envelope.extensions
     if not extensions:
-        return
+        return None
+    left_s = None
     budget = extensions.get("budget") or {}
     expires_at, deadline_at = extensions.get("expires_at"), budget.get("deadline_at")
     if expires_at is not None or deadline_at is not None:
         now_s = time.time() if now is None else now.timestamp()
         for path, moment in (("extensions.expires_at", expires_at), ("extensions.budget.deadline_at", deadline_at)):
-            if moment is not None and timestamps.epoch_s(moment) <= now_s:
+            if moment is not None and (left_s := timestamps.epoch_s(moment) - now_s) <= 0:
                 raise error("protocol.expired", f"{path} was {moment}; it is too late to handle this", path=path)
     limit = max_hops if "hops" not in budget else min(max_hops, int(budget["hops"]))
     if (hops := extensions.get("hops", 0)) > limit:
@@ -101,6 +104,7 @@ def check(envelope: Envelope, *, max_hops: int, max_visits: int | None = None, n
             visits=visits,
             limit=max_visits,
         )
+    return None if deadline_at is None else left_s
 
 
 def time_left_s(envelope: Envelope) -> float | None:
