@@ -13,25 +13,11 @@ from collections.abc import Callable
 
 from bus.broker.parser import Arrival
 from bus.broker.wire import publish_command
-from bus.errors import BusError, error
+from bus.errors import error
 
 SWEEP_S = 0.1
 
-Post = Callable[[bytes], None]
-
-
-class Flight:
-    """A handle on one request, for whoever learns that no answer will come."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Arrival] | None = None
-
-    def fail(self, problem: BusError) -> None:
-        """Ends the request with an error; does nothing when it is not in flight."""
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(problem)
+Post = Callable[[bytes], object]
 
 
 class Requests:

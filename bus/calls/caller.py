@@ -6,10 +6,10 @@ import asyncio
 import random
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from bus.broker.connection import Connection
+from bus.broker.parser import Arrival
 from bus.broker.wire import header_block, publish_command
 from bus.calls.asked import REQUEST_TYPE, RESULT_TYPE, Asked, Window
 from bus.calls.attributes import call_attributes
@@ -25,7 +25,7 @@ from bus.calls.stream import Stream
 from bus.calls.streams import Streams
 from bus.calls.watch import Watch
 from bus.contracts.result import Result
-from bus.envelope import Envelope, codec, instant, new_message_id, new_trace_id, versions
+from bus.envelope import Envelope, codec, new_message_id, new_trace_id, versions
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span, SpanKind, Telemetry
@@ -144,7 +144,10 @@ class Caller:
             attributes=lambda: call_attributes(self._name, asked, None),
         )
         try:
-            result = await self._persist(draft, asked, offers, deadline, trace_id, span, cause)
+            offers = self._in_turn(offers)
+            result = await self._attempt(draft, asked, offers[0], deadline, trace_id, span, cause)
+            if result.error is not None:
+                result = await self._persist(result, draft, asked, offers, deadline, trace_id, span, cause)
             if result.error is not None:
                 span.fail(result.error.code, result.error.message)
             return result
@@ -196,7 +199,9 @@ class Caller:
         trace_id = cause.trace_id if cause is not None else new_trace_id()
         deadline = time.monotonic() + self._timeout_s(draft, offers, cause)
         asked = Asked(draft.id or new_message_id(), draft.capability, draft.to_json(), draft.version)
-        subject, data = await self._compose(draft, asked, offer, deadline, trace_id, cause)
+        subject, data = self._compose(draft, asked, offer, deadline, trace_id, cause)
+        if len(data) > self._inline_limit:
+            data = await self._refer(data, deadline)
         headers = header_block(parent.to_headers()) if parent is not None else b""
         await self._connection.send(publish_command(subject, "", headers, data))
         return asked.tool_call_id
@@ -222,27 +227,30 @@ class Caller:
                 raise found
         return found
 
+    def _in_turn(self, offers: list[Offer]) -> list[Offer]:
+        """Who is asked first, and who next."""
+        if len(offers) == 1:
+            return offers
+        self._turn += 1
+        ordered = sorted(offers, key=lambda offer: offer.agent)
+        return ordered[self._turn % len(ordered) :] + ordered[: self._turn % len(ordered)]
+
     async def _persist(
         self,
+        result: Result,
         draft: CallDraft,
         asked: Asked,
-        offers: list[Offer],
+        left: list[Offer],
         deadline: float,
         trace_id: str,
         span: Span,
         cause: Envelope | None,
     ) -> Result:
-        """Asks one after another, as long as it is safe and there is time."""
-        self._turn += 1
-        left = sorted(offers, key=lambda offer: offer.agent) if len(offers) > 1 else offers
-        left = left[self._turn % len(left) :] + left[: self._turn % len(left)]
-        retries, attempt = draft.retries, 0
+        """After a first attempt with this result, asks on as long as it is safe and there is time."""
+        retries, attempt = draft.retries, 1
         busy: Result | None = None
         while True:
-            attempt += 1
-            offer = left[0]
-            result = await self._attempt(draft, asked, offer, deadline, trace_id, span, cause)
-            info = result.error
+            offer, info = left[0], result.error
             if info is None or attempt >= MAX_ATTEMPTS:
                 return result
             span.event("attempt_failed", {"error.type": info.code, "bus.callee": offer.agent})
@@ -267,6 +275,8 @@ class Caller:
                 return result
             if pause_s:
                 await asyncio.sleep(pause_s)
+            attempt += 1
+            result = await self._attempt(draft, asked, left[0], deadline, trace_id, span, cause)
 
     async def _attempt(
         self,
@@ -278,22 +288,25 @@ class Caller:
         span: Span,
         cause: Envelope | None,
     ) -> Result:
-        flight = self._watch.begin(offer.agent, asked.tool_call_id)
+        answer = None
         try:
-            subject, data = await self._compose(draft, asked, offer, deadline, trace_id, cause)
-            headers = header_block(span.context.to_headers()) if span.context is not None else b""
-            await self._connection.wait_connected(max(0.0, deadline - time.monotonic()))
-            message = await self._connection.request(
-                subject, data, headers=headers, timeout_s=max(0.0, deadline - time.monotonic()), flight=flight
+            subject, data = self._compose(draft, asked, offer, deadline, trace_id, cause)
+            if len(data) > self._inline_limit:
+                data = await self._refer(data, deadline)
+            headers = span.headers()
+            if not self._connection.is_connected:
+                await self._connection.wait_connected(max(0.0, deadline - time.monotonic()))
+            answer = self._connection.ask(
+                subject,
+                data,
+                headers=header_block(headers) if headers else b"",
+                timeout_s=max(0.0, deadline - time.monotonic()),
             )
-            # On an inbox that only this call knows; of the envelope's fields these three are looked at.
-            answer = codec.parse(message.data)
-            versions.check(answer)
-            if answer.get("type") != RESULT_TYPE:
-                raise error("protocol.malformed", f"{offer.agent} answered with another type", path="type")
-            payload = answer.get("payload")
-            if DATA_REF in (answer.get("extensions") or ()):
-                payload = (await restore(Envelope.from_fields(answer), self._artifacts)).payload
+            self._watch.begin(answer, offer.agent, asked.tool_call_id)
+            fields = _result_fields(await answer, offer)
+            payload = fields.get("payload")
+            if DATA_REF in (fields.get("extensions") or ()):
+                payload = (await restore(Envelope.from_fields(fields), self._artifacts)).payload
             return Result.from_payload(payload)
         except asyncio.CancelledError:
             await asyncio.shield(self._watch.cancel(offer.agent, asked.tool_call_id))
@@ -304,9 +317,10 @@ class Caller:
                 await self._watch.cancel(offer.agent, asked.tool_call_id)
             return Result.of_error(info, tool_call_id=asked.tool_call_id, meta={"tool_name": asked.tool_name})
         finally:
-            self._watch.end(flight)
+            if answer is not None:
+                self._watch.end(answer)
 
-    async def _compose(
+    def _compose(
         self,
         draft: CallDraft,
         asked: Asked,
@@ -316,11 +330,12 @@ class Caller:
         cause: Envelope | None,
     ) -> tuple[str, bytes]:
         extensions: dict[str, Any] = budget.inherit(cause, self._name) if cause is not None else {}
-        extensions["budget"] = {**extensions.get("budget", {}), "deadline_at": moment(deadline - time.monotonic())}
+        limits = {"deadline_at": moment(deadline - time.monotonic())}
+        extensions["budget"] = {**extensions["budget"], **limits} if "budget" in extensions else limits
         key = draft.idempotency_key or (draft.derived_key if not offer.card.idempotent else None)
         if key is not None:
             extensions["idempotency_key"] = key
-        fields, data = letter(
+        _, data = letter(
             sender=self._name,
             to=offer.agent,
             type=REQUEST_TYPE,
@@ -331,20 +346,20 @@ class Caller:
             extensions=extensions,
             payload=asked.to_payload(),
         )
-        if len(data) > self._inline_limit:
-            left_s = max(0.1, deadline - time.monotonic())
-            whole = Envelope.from_fields(fields)
-            data = (await refer(whole, self._artifacts, over_bytes=self._inline_limit, timeout_s=left_s)).encode()
         return self._connection.subjects.call(offer.agent, self._name, asked.tool_name), data
+
+    async def _refer(self, data: bytes, deadline: float) -> bytes:
+        """The request with its arguments by reference."""
+        left_s = max(0.1, deadline - time.monotonic())
+        whole = Envelope.decode(data)
+        return (await refer(whole, self._artifacts, over_bytes=self._inline_limit, timeout_s=left_s)).encode()
 
     def _timeout_s(self, draft: CallDraft, offers: Iterable[Offer], cause: Envelope | None) -> float:
         timeout_s = draft.timeout_s
         if timeout_s is None:
             timeout_s = max(self._connection.settings.call_timeout_s, *(offer.card.timeout_s for offer in offers))
-        inherited = (cause.extensions.get("budget") or {}).get("deadline_at") if cause is not None else None
-        if inherited is None:
-            return timeout_s
-        return min(timeout_s, max(0.0, (instant(inherited) - datetime.now(UTC)).total_seconds()))
+        inherited_s = budget.time_left_s(cause) if cause is not None else None
+        return timeout_s if inherited_s is None else min(timeout_s, inherited_s)
 
     def _is_safe(self, draft: CallDraft, asked: Asked, offer: Offer) -> bool:
         """Whether a second run does no harm. That of a stream would tell its chunks a second time."""
@@ -378,3 +393,12 @@ class Caller:
 
     def _reconnected(self) -> None:
         self._reconnected_at = time.monotonic()
+
+
+def _result_fields(message: Arrival, offer: Offer) -> dict[str, Any]:
+    """The fields of an answer. It came on an inbox that only this call knows, so three of them are looked at."""
+    fields = codec.parse(message.data)
+    versions.check(fields)
+    if fields.get("type") != RESULT_TYPE:
+        raise error("protocol.malformed", f"{offer.agent} answered with another type", path="type")
+    return fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Unpack
 
 from pydantic import BaseModel
@@ -24,7 +24,7 @@ class CallingClient:
         self._caller = caller
         self.capabilities = Capabilities(caller.directory)
 
-    async def call(
+    def call(
         self,
         capability: str,
         arguments: BaseModel | dict[str, Any] | None = None,
@@ -40,7 +40,7 @@ class CallingClient:
         on_progress: OnProgress | None = None,
         workflow_id: str | None = None,
         session_id: str | None = None,
-    ) -> Result:
+    ) -> Coroutine[Any, Any, Result]:
         """Calls a capability and returns its result, whose `data` is what it came to.
 
         It ends within `timeout_s`, by default the card's, or `call_timeout_s` where that is longer. `agent` names who
@@ -55,7 +55,7 @@ class CallingClient:
         Raises RegistryError (nobody offers it, no common version), ToolError (busy, unavailable, timeout, failed),
         Rejected (`tool.validation_failed` with every path, the schema, and an instruction for a model) and BrokerError.
         """
-        return await self._caller.call(
+        return self._caller.call(
             capability,
             arguments,
             timeout_s=timeout_s,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from bus.broker.connection import Connection
@@ -20,7 +19,7 @@ from bus.calls.feed import Feed
 from bus.calls.refusals import unknown
 from bus.calls.replays import Replays
 from bus.calls.taken import Taken
-from bus.envelope import Envelope, instant
+from bus.envelope import Envelope
 from bus.errors import error
 from bus.telemetry.spans import Span
 from bus.telemetry.told import contained
@@ -74,7 +73,7 @@ class Execution:
         assert envelope is not None
         assert asked is not None
         meta["tool_name"], meta["trace_id"] = asked.tool_name, envelope.trace_id
-        budget.check(envelope, max_hops=self._max_hops)
+        left_s = budget.check(envelope, max_hops=self._max_hops)
         if DATA_REF in envelope.extensions:
             envelope = await restore(envelope, self._artifacts)
             taken.asked = asked = Asked.of(envelope)
@@ -91,7 +90,8 @@ class Execution:
                 theirs=asked.version,
                 started=False,
             )
-        taken.ends_at = ends_at = time.monotonic() + _time_left(envelope, card.timeout_s)
+        timeout_s = card.timeout_s if left_s is None else min(left_s, card.timeout_s)
+        taken.ends_at = ends_at = time.monotonic() + timeout_s
         labels.check(envelope, capability=card.name, is_sensitive=card.sensitive)
         for check in self._checks:
             await check(asked, envelope, card)
@@ -170,10 +170,3 @@ class Execution:
         # From here on its end is told there, and no other answer is given.
         taken.feed = feed
         return feed
-
-
-def _time_left(envelope: Envelope, timeout_s: float) -> float:
-    deadline = (envelope.extensions.get("budget") or {}).get("deadline_at")
-    if deadline is None:
-        return timeout_s
-    return min(timeout_s, max(0.0, (instant(deadline) - datetime.now(UTC)).total_seconds()))

@@ -25,7 +25,7 @@ from bus.envelope import new_trace_id
 from bus.errors import BusError, ErrorInfo, Rejected, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.logs import take_in_hand
-from bus.telemetry.spans import Span, SpanKind, Telemetry
+from bus.telemetry.spans import PassingSpan, Span, SpanKind, Telemetry
 from bus.telemetry.told import told, told_with_trace
 
 log = logging.getLogger("bus.calls")
@@ -111,12 +111,14 @@ class Line:
 
     def _open_span(self, taken: Taken) -> Span:
         envelope, headers = taken.envelope, taken.message.headers
+        if self._telemetry.passes(headers):
+            return PassingSpan(headers)
         trace_id = envelope.trace_id if envelope is not None else new_trace_id()
         return self._telemetry.start(
             lambda: f"execute_tool {taken.name}",
             SpanKind.SERVER,
             trace_id=trace_id,
-            parent=TraceContext.from_headers(headers) if headers else None,
+            parent=TraceContext.from_headers(headers),
             sampling_key=(envelope.workflow_id if envelope is not None else None) or trace_id,
             attributes=lambda: tool_attributes(self._agent, taken.asked, envelope),
         )
