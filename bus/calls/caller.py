@@ -15,18 +15,20 @@ from bus.calls.asked import REQUEST_TYPE, RESULT_TYPE, Asked, Window
 from bus.calls.attributes import call_attributes
 from bus.calls.directory import Directory
 from bus.calls.draft import CallDraft
-from bus.calls.gate import Gate
 from bus.calls.index import Offer
 from bus.calls.letters import letter, moment
 from bus.calls.meaning import meaning
+from bus.calls.precheck import Precheck
 from bus.calls.progress import OnProgress, with_progress
 from bus.calls.selection import suitable
 from bus.calls.stream import Stream
 from bus.calls.streams import Streams
+from bus.calls.tasks.submission import TASK_ID, Submission, Wish
+from bus.calls.tasks.task import Task
 from bus.calls.watch import Watch
-from bus.contracts.result import Result
+from bus.contracts.result import Result, raised
 from bus.envelope import Envelope, codec, instant, new_message_id, new_trace_id, versions
-from bus.errors import BusError, ErrorInfo, error
+from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.trust import budget
@@ -47,13 +49,14 @@ class Caller:
     def __init__(self, connection: Connection, telemetry: Telemetry, name: str) -> None:
         self.directory = Directory(connection)
         self.accounts = Accounts(connection)
+        self.submission = Submission(connection, telemetry, name)
         self._connection = connection
         self._telemetry = telemetry
         self._name = name
         self._artifacts = Artifacts(connection)
         self._inline_limit = connection.settings.inline_limit
         self._watch = Watch(connection, self.directory, name)
-        self._gates: dict[str, Gate] = {}
+        self._precheck = Precheck()
         self.streams = Streams(connection, self._watch, name)
         self._turn = random.randrange(1 << 16)
         self._reconnected_at = float("-inf")
@@ -116,7 +119,7 @@ class Caller:
         call_id = draft.id or new_message_id()
         started = time.monotonic()
         try:
-            offers = await self._offers(draft)
+            offers = await self.offers(draft)
             if cause is not None and "budget" in cause.extensions:
                 await self.accounts.spend(cause, calls=1)
         except BusError as problem:
@@ -124,7 +127,7 @@ class Caller:
         deadline = started + self._timeout_s(draft, offers, cause)
         trace_id = cause.trace_id if cause is not None else new_trace_id()
         arguments = draft.to_json()
-        if draft.validate and (breach := self._breach(offers[0], arguments)) is not None:
+        if draft.validate and (breach := self._precheck.breach(offers[0], arguments)) is not None:
             return Result.of_error(breach, tool_call_id=call_id)
         asked = Asked(
             call_id,
@@ -180,6 +183,39 @@ class Caller:
                 group.create_task(work())
         return {id: results[id] for id in ids}
 
+    async def submit(
+        self,
+        capability: str,
+        arguments: Any = None,
+        *,
+        cause: Envelope | None = None,
+        parent: TraceContext | None = None,
+        **options: Any,
+    ) -> Task:
+        """Submits a task and returns it once it is stored. Options are the fields of `CallDraft`.
+
+        An agent that is named need not be there: the task waits for it. Raises RegistryError when nobody offers the
+        capability, with `validate` Rejected for arguments that its card does not take, and as `Submission.submit`.
+        """
+        draft = CallDraft(capability, arguments, **options)
+        draft.check()
+        if cause is not None and "budget" in cause.extensions:
+            await self.accounts.spend(cause, calls=1)
+        agent = draft.agent
+        try:
+            offers = await self.offers(draft)
+        except BusError as problem:
+            if agent is None or problem.info.code != "registry.agent_not_found":
+                raise
+        else:
+            self._turn += 1
+            offer = offers[self._turn % len(offers)]
+            agent = offer.agent
+            if draft.validate and (breach := self._precheck.breach(offer, draft.to_json())) is not None:
+                raise raised(breach)
+        record = await self.submission.submit(Wish(draft, agent, self._name, cause, parent))
+        return Task(self._connection, self._name, record.id)
+
     async def notify(
         self, draft: CallDraft, *, cause: Envelope | None = None, parent: TraceContext | None = None
     ) -> str:
@@ -188,7 +224,7 @@ class Caller:
         Raises RegistryError when nobody offers the capability, and BrokerError.
         """
         draft.check()
-        offers = await self._offers(draft)
+        offers = await self.offers(draft)
         if cause is not None and "budget" in cause.extensions:
             await self.accounts.spend(cause, calls=1)
         self._turn += 1
@@ -209,7 +245,7 @@ class Caller:
 
     # -- one call --
 
-    async def _offers(self, draft: CallDraft) -> list[Offer]:
+    async def offers(self, draft: CallDraft) -> list[Offer]:
         """Who may be asked. Raises RegistryError and BrokerError."""
         timeout_s = draft.timeout_s or self._connection.settings.call_timeout_s
         await self.directory.ready(timeout_s)
@@ -320,6 +356,8 @@ class Caller:
         key = draft.idempotency_key or (draft.derived_key if not offer.card.idempotent else None)
         if key is not None:
             extensions["idempotency_key"] = key
+        if cause is not None and TASK_ID in cause.extensions:
+            extensions[TASK_ID] = cause.extensions[TASK_ID]
         fields, data = letter(
             sender=self._name,
             to=offer.agent,
@@ -354,27 +392,6 @@ class Caller:
 
     def _may_return(self) -> bool:
         return time.monotonic() - self._reconnected_at < RETURN_S
-
-    def _breach(self, offer: Offer, arguments: Any) -> ErrorInfo | None:
-        """What is wrong with the arguments by the card, as far as this side can say."""
-        gate = self._gates.get(offer.card.digest)
-        if gate is None:
-            try:
-                gate = Gate(offer.card.input_schema, "arguments")
-            except ValueError:
-                return None  # Somebody else's schema; the callee has the last word.
-            self._gates[offer.card.digest] = gate
-        if gate.is_valid(arguments):
-            return None
-        problems = gate.problems(arguments)
-        told = "; ".join(f"{one['path']}: {one['problem']}" for one in problems[:5])
-        return error(
-            "tool.validation_failed",
-            f"the arguments of {offer.card.name} are wrong: {told}",
-            errors=problems,
-            schema=dict(offer.card.input_schema),
-            started=False,
-        ).info
 
     def _reconnected(self) -> None:
         self._reconnected_at = time.monotonic()

@@ -19,6 +19,7 @@ from bus.errors import BrokerError, ToolError
 
 # Words about changes may be lost with the link or their sender; then this is how late one is noticed.
 LOOK_AGAIN_S = 2.0
+ON_TIME_S = 0.01
 MAX_ID_CHARS = 128
 
 Step = Callable[[TaskRecord], TaskRecord | None]
@@ -104,6 +105,7 @@ class TaskStore:
             last = None
             while True:
                 changed.clear()
+                wait_s = LOOK_AGAIN_S
                 try:
                     record = await self.read(task_id)
                 except BrokerError as problem:
@@ -115,8 +117,9 @@ class TaskStore:
                         yield record
                     if record.is_terminal:
                         return
+                    wait_s = min(wait_s, (record.deadline_at - now()).total_seconds() + ON_TIME_S)
                 try:
-                    async with asyncio.timeout(LOOK_AGAIN_S):
+                    async with asyncio.timeout(wait_s):
                         await changed.wait()
                 except TimeoutError:
                     pass
