@@ -108,6 +108,11 @@ class Call:
         return self._span.context.traceparent if self._span.context is not None else None
 
     @property
+    def task_id(self) -> str | None:
+        """The task that this call is, or is a part of."""
+        return self.envelope.extensions.get("task_id")
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until the call is ended as `tool.timeout`; 0 when that is due."""
         return max(0.0, self._ends_at - time.monotonic())
