@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bus import Bus, Settings
+from bus.broker.survey import agent_queues
 from bus.calls.tasks.record import TaskState
 from bus.calls.tasks.task import Task
 from bus.testing import NatsServer
@@ -23,24 +24,29 @@ SOURCE = """
 import asyncio, os, pathlib
 from bus import Agent, Call, RetryPolicy
 
-desk = Agent("desk", retry=RetryPolicy(max_attempts=2, base_s=0.01))
+desk = Agent("desk")
+mortal = Agent("mortal", retry=RetryPolicy(max_attempts=1))
+
+def note(call):
+    with open("runs", "a") as runs:
+        runs.write(f"{call.task_id} {call.attempt} {os.getpid()}\\n")
 
 @desk.capability("desk.work", description="Works.", long=True)
 async def work(call: Call, seconds: float) -> list[int]:
-    with open("runs", "a") as runs:
-        runs.write(f"{call.task_id} {os.getpid()}\\n")
-    await asyncio.sleep(seconds if call.attempt == 1 else 0.2)
+    note(call)
+    await asyncio.sleep(seconds if call.attempt == 1 else 0)
     return [os.getpid(), call.attempt]
-
-@desk.capability("desk.die", description="Ends its replica.", long=True)
-async def die(call: Call) -> None:
-    os.kill(os.getpid(), 9)
 
 @desk.capability("desk.below", description="Has it done by others.", long=True)
 async def below(call: Call) -> None:
     child = await call.submit("desk.work", {"seconds": 60})
     pathlib.Path("child").write_text(child.id)
     await child.result()
+
+@mortal.capability("mortal.die", description="Ends its replica.", long=True)
+async def die(call: Call) -> None:
+    note(call)
+    os.kill(os.getpid(), 9)
 """
 
 
@@ -62,7 +68,7 @@ class Desks:
     async def start(self) -> Process:
         """Starts one; returns when it runs."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bus", "run", "desk:desk", "--log-level", "error",
+            sys.executable, "-m", "bus", "run", "desk:desk", "desk:mortal", "--log-level", "error",
             cwd=self.folder, env=self._environment, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self.running.append(process)
@@ -72,7 +78,7 @@ class Desks:
         return process
 
     def runs(self) -> list[list[str]]:
-        """Task and process of each run that began."""
+        """Task, attempt and process of each run that began."""
         path = self.folder / "runs"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -100,6 +106,12 @@ async def asker(server: NatsServer) -> AsyncIterator[Bus]:
         yield bus
 
 
+async def waiting_messages(bus: Bus) -> int:
+    """How many messages no replica has settled yet."""
+    queues = [queue for queue in await agent_queues(bus.connection) if queue.agent in ("desk", "mortal")]
+    return sum(queue.waiting + queue.in_flight for queue in queues)
+
+
 async def runs(task: Task) -> None:
     async with asyncio.timeout(10):
         async for record in task.follow():
@@ -107,53 +119,36 @@ async def runs(task: Task) -> None:
                 return
 
 
-async def test_a_killed_replica_costs_nothing_but_time(desks: Desks, asker: Bus) -> None:
-    """REG-8: another one goes on, the attempts are counted, and who waits hears the result."""
+async def test_a_killed_replica_leaves_no_task_without_an_end(desks: Desks, asker: Bus) -> None:
+    """REG-8, DEL-4: what it ran goes on elsewhere, counted; what killed it fails and is a dead letter; what is
+    cancelled now is so at once, with what was submitted in its course, and nothing of that ever runs again.
+    """
     first = await desks.start()
-    task = await asker.submit("desk.work", {"seconds": 60})
-    waiting = asyncio.create_task(task.result(timeout_s=20))
-    await runs(task)
-    second = await desks.start()
-    first.send_signal(signal.SIGKILL)
-    assert (await waiting).data == [second.pid, 2]
-    assert (await task.status()).attempts == 2
-
-
-async def test_a_task_that_ends_its_replicas_fails_and_is_a_dead_letter(desks: Desks, asker: Bus) -> None:
-    """REG-8, DEL-4: attempts are used up by deaths as well; then it is terminal, and a person finds why."""
-    await asyncio.gather(*(desks.start() for _ in range(3)))
-    task = await asker.submit("desk.die", {})
-    outcome = await task.outcome(timeout_s=20)
-    assert outcome.error is not None
-    assert "its replica ended" in outcome.error.message
-    assert (await task.status()).attempts == 2
+    work, below = await asker.submit("desk.work", {"seconds": 60}), await asker.submit("desk.below", {})
     async with asyncio.timeout(10):
-        while not [letter async for letter in asker.dead_letters.list(agent="desk")]:
-            await asyncio.sleep(0.05)
-    await asyncio.wait({asyncio.create_task(one.wait()) for one in desks.running[:2]}, timeout=10)
-    assert [one.returncode for one in desks.running].count(-signal.SIGKILL) == 2
-
-
-async def test_a_cancel_needs_no_living_replica(desks: Desks, asker: Bus) -> None:
-    """REG-8: terminal at once when the worker is dead, for what it submitted too; nothing of it ever runs again."""
-    first = await desks.start()
-    task = await asker.submit("desk.below", {})
-    async with asyncio.timeout(10):
-        while not desks.runs():
+        while len(desks.runs()) < 2:
             await asyncio.sleep(0.02)
     child = asker.task((desks.folder / "child").read_text())
-    first.send_signal(signal.SIGKILL)
-    await first.wait()
+    die = await asker.submit("mortal.die", {})
+    assert await first.wait() == -signal.SIGKILL
     started = time.monotonic()
-    assert (await task.cancel()).state is TaskState.CANCELLED
+    assert (await below.cancel()).state is TaskState.CANCELLED
     assert time.monotonic() - started < 1
     assert (await child.status()).state is TaskState.CANCELLED
-    await desks.start()
-    after = await asker.submit("desk.work", {"seconds": 0})
-    await after.result(timeout_s=10)
-    await asyncio.sleep(2)  # Both messages of the dead come again after their ack wait.
-    assert [one for one, _ in desks.runs()] == [child.id, after.id]
-    assert [(await one.status()).state for one in (task, child)] == [TaskState.CANCELLED] * 2
+
+    second = await desks.start()
+    assert (await work.result(timeout_s=20)).data == [second.pid, 2]
+    failed = await die.outcome(timeout_s=20)
+    assert failed.error is not None
+    assert "its replica ended" in failed.error.message
+    async with asyncio.timeout(10):
+        while await waiting_messages(asker):
+            await asyncio.sleep(0.05)
+    assert [letter.agent async for letter in asker.dead_letters.list()] == ["mortal"]
+    states = [(await one.status()).state for one in (work, die, below, child)]
+    assert states == [TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.CANCELLED]
+    runs = [(id, attempt) for id, attempt, _ in desks.runs()]
+    assert sorted(runs) == sorted([(work.id, "1"), (child.id, "1"), (die.id, "1"), (work.id, "2")])
 
 
 async def test_a_killed_broker_forgets_no_task(desks: Desks, asker: Bus, server: NatsServer) -> None:
@@ -170,4 +165,4 @@ async def test_a_killed_broker_forgets_no_task(desks: Desks, asker: Bus, server:
     await asyncio.to_thread(server.restart, signal.SIGKILL)
     assert (await waiting).data[1] == 1
     assert (await dropped.status()).state is TaskState.CANCELLED
-    assert [one for one, _ in desks.runs()] == [done.id, slow.id]
+    assert [one for one, *_ in desks.runs()] == [done.id, slow.id]
