@@ -100,6 +100,7 @@ class Service:
     async def start(self) -> None:
         """Begins to answer, then registers. Raises BrokerError and RegistryError."""
         if self._is_needed:
+            await self.tasks.start()
             await self._responder.start()
             await self._registration.start()
         if self._micro is not None:
