@@ -296,6 +296,7 @@ async def test_two_replicas_that_get_one_task_at_once_run_it_once(bus_settings: 
             world.key = uuid.uuid4().hex
             world.task = await world.submit()
             await asyncio.gather(world.deliver(0), world.deliver(1))
+            await asyncio.gather(world.deliver(0), world.deliver(1))
             assert len(world.runs) == number
             await world.end(0, number)
             assert (await world.task.result(timeout_s=10)).data == number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from bus import (
     Agent,
     Bus,
     Call,
+    Envelope,
     Message,
     RegistryError,
     Rejected,
@@ -20,6 +22,8 @@ from bus import (
     Settings,
     ToolError,
 )
+from bus.broker.survey import agent_queues
+from bus.calls.control import Presence, presence
 from bus.calls.tasks.record import TaskState
 from tests.integration.desk import Desk
 
@@ -230,3 +234,32 @@ async def test_the_handler_of_tasks_cannot_be_taken(settings: Settings) -> None:
     with pytest.raises(ValueError, match="tool_call_request"):
         async with desk.agent.running(settings):
             pass
+
+
+async def test_copies_of_a_request_run_once_over_all_replicas(bus: Bus, settings: Settings) -> None:
+    """REG-8, DEL-2: a foreign publisher stores it again and again, while one replica runs it."""
+    first, second = Desk(task_concurrency=1), Desk(task_concurrency=1)
+    subject = f"{settings.namespace}.v1.work.writer.task.tester.tool_call_request"
+    async with first.agent.running(settings), second.agent.running(settings):
+        task = await bus.submit("report.write", {"topic": "x"})
+        async with asyncio.timeout(10):
+            async for record in task.follow():
+                if record.state is TaskState.RUNNING:
+                    break
+        ask = partial(presence, bus.connection, "writer", str(record.replica), sender="tester")
+        assert await ask(tool_call_id=task.id) is Presence.HAS_IT
+        assert await ask(tool_call_id="another") is Presence.HAS_NOT
+        payload = {"tool_call_id": task.id, "tool_name": "report.write", "arguments": {"topic": "x"}}
+        copy = Envelope(
+            sender="tester", to="writer", type="tool_call_request", message_id=task.id, payload=payload
+        ).encode()
+        for _ in range(6):
+            await bus.connection.request(subject, copy)
+        async with asyncio.timeout(10):
+            while not any(one.redelivered for one in await agent_queues(bus.connection)):
+                await asyncio.sleep(0.02)
+        first.go.set()
+        second.go.set()
+        await task.result(timeout_s=10)
+        assert first.runs + second.runs == 1
+        assert (await task.status()).attempts == 1
