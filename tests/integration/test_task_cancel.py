@@ -13,8 +13,10 @@ from bus import (
     Bus,
     BusError,
     Call,
+    CallDraft,
     Settings,
 )
+from bus.calls.control import Presence, Verb, presence, word
 from bus.calls.tasks.record import TaskState
 from tests.integration.desk import Desk
 
@@ -152,6 +154,44 @@ async def test_a_cancel_travels_down_two_levels_of_plain_calls(bus: Bus, setting
             while len(heard) < 2:
                 await asyncio.sleep(0.01)
     assert heard == ["high", "low"]
+
+
+async def test_a_cancelled_plain_call_is_answered_whether_it_runs_or_waits(bus: Bus, settings: Settings) -> None:
+    """REG-8: both callers hear `tool.cancelled`, and only the sender of a call may cancel it."""
+    agent, began, runs = Agent("alice", call_concurrency=1), asyncio.Event(), list[str]()
+
+    @agent.capability("sleep.long", description="Sleeps.", timeout_s=60)
+    async def long(name: str) -> None:
+        runs.append(name)
+        began.set()
+        await asyncio.Event().wait()
+
+    async with agent.running(settings), Bus.connect("stranger", settings=settings) as stranger:
+        calls = [CallDraft("sleep.long", {"name": name}, id=name) for name in ("first", "second")]
+        running = asyncio.create_task(bus.call_many(calls[:1]))
+        await asyncio.wait_for(began.wait(), 10)
+        queued = asyncio.create_task(bus.call_many(calls[1:]))
+        async with asyncio.timeout(10):
+            while await presence_of(bus, "second") is not Presence.HAS_IT:
+                await asyncio.sleep(0.01)
+        subjects = bus.connection.subjects
+        for name in ("second", "first"):
+            await stranger.connection.publish(subjects.control("alice", "all", "stranger"), word(Verb.CANCEL, name))
+        await stranger.connection.flush()
+        assert [await presence_of(bus, name) for name in ("first", "second")] == [Presence.HAS_IT] * 2
+        for name in ("second", "first"):
+            await bus.connection.publish(subjects.control("alice", "all", "tester"), word(Verb.CANCEL, name))
+        results = {**await asyncio.wait_for(running, 10), **await asyncio.wait_for(queued, 10)}
+    assert {name: one.error.code for name, one in results.items() if one.error} == {
+        "first": "tool.cancelled", "second": "tool.cancelled",
+    }  # fmt: skip
+    assert runs == ["first"]
+
+
+async def presence_of(bus: Bus, call_id: str) -> Presence:
+    """What the only replica of alice says of a call."""
+    (offer,) = await bus.capabilities.find("sleep.long")
+    return await presence(bus.connection, "alice", offer.instances[0], sender="tester", tool_call_id=call_id)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from bus.broker.subjects import TASK
 from bus.calls.asked import REQUEST_TYPE, Asked
 from bus.calls.attributes import call_attributes
 from bus.calls.draft import CallDraft
-from bus.calls.tasks.record import TaskRecord, TaskState
+from bus.calls.tasks.record import LATE_S, TaskRecord, TaskState
 from bus.calls.tasks.store import NoSuchTask, TaskStore, now
 from bus.envelope import Envelope, dedupe_header, derive_message_id, instant, new_message_id, new_trace_id
 from bus.errors import BusError, error
@@ -162,6 +162,9 @@ class Submission:
         )
         # Of the asker, also where the agent sends it to itself: both ways it is one message.
         headers = {"Nats-Msg-Id": dedupe_header(record.sender, record.id)}
+        # Of an agent that never comes nothing stays for ever; as long as the history, because its copy ends with it.
+        left_s = max(0.0, (record.deadline_at - now()).total_seconds()) + LATE_S
+        headers["Nats-TTL"] = str(round(left_s + self._connection.settings.history_max_age_s))
         if span.context is not None:
             headers.update(span.context.to_headers())
         try:
