@@ -11,7 +11,7 @@ import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from bus.calls.tasks.record import TaskRecord, TaskState
 from bus.cli.call import print_result
@@ -114,7 +114,9 @@ def ls(
     if not found:
         print("there are no such tasks", file=sys.stderr)
         return
-    table = Table("ID", "STATE", "AGENT", "CAPABILITY", "ATTEMPTS", "AGE", box=None, pad_edge=False)
+    # Ids are for copying, so they are never cut.
+    id_column = Column("ID", no_wrap=True, min_width=max(len(clean(record.id)) for record in found))
+    table = Table(id_column, "STATE", "AGENT", "CAPABILITY", "ATTEMPTS", "AGE", box=None, pad_edge=False)
     for record in found:
         texts = (record.id, record.state, record.agent, record.capability)
         table.add_row(*(escape(clean(text)) for text in texts), str(record.attempts), _age(record))
