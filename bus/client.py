@@ -15,6 +15,7 @@ from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.calls.caller import Caller
 from bus.calls.client import CallingClient
+from bus.calls.tasks.client import TaskClient
 from bus.config import Settings
 from bus.contracts.upcast import Contracts
 from bus.delivery.drafts import Draft, written
@@ -47,7 +48,7 @@ CLOCK_MARGIN = timedelta(minutes=2)
 ACCOUNT = "workflow"
 
 
-class Bus(CallingClient):
+class Bus(CallingClient, TaskClient):
     """A client of the bus. Open it with `async with Bus.connect(...)`."""
 
     def __init__(

@@ -55,6 +55,7 @@ class StreamNames:
     artifacts: str
     registry: str
     results: str
+    tasks: str
     contracts: str
 
     @classmethod
@@ -73,6 +74,7 @@ class StreamNames:
             artifacts=f"{lower}_artifacts",
             registry=f"{lower}_registry",
             results=f"{lower}_results",
+            tasks=f"{lower}_tasks",
             contracts=f"{lower}_contracts",
         )
 
@@ -169,7 +171,7 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
                 allow_direct=True,
                 max_age=ENTRY_MAX_AGE_S,
             )
-            for bucket in (names.registry, names.results)
+            for bucket in (names.registry, names.results, names.tasks)
         ),
     ]
 

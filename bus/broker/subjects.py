@@ -12,6 +12,7 @@ from bus.errors import error
 LANES = ("high", "normal", "low")
 KEY_LANES = 16
 DUE = "due"
+TASK = "task"
 BROADCAST = "*"
 
 _PUBLISHABLE = re.compile(r"[^\s*>.]+")
@@ -143,6 +144,10 @@ class Subjects:
     def stream_all(self) -> str:
         """What is told about all calls."""
         return f"{self._prefix}.stream.>"
+
+    def task(self, task_id: str) -> str:
+        """A word without content: the record of this task has changed."""
+        return f"{self._prefix}.task.{token(task_id)}"
 
     @property
     def due_to_history(self) -> tuple[str, str]:

@@ -13,12 +13,14 @@ from bus.calls.answers import Answers
 from bus.calls.asked import Asked
 from bus.calls.call import Call, Publish
 from bus.calls.capability import Capability
-from bus.calls.card import Card
+from bus.calls.card import TASK_MODE, Card
 from bus.calls.cut import cut
+from bus.calls.draft import CallDraft
 from bus.calls.feed import Feed
 from bus.calls.refusals import unknown
 from bus.calls.replays import Replays
 from bus.calls.taken import Taken
+from bus.calls.tasks.submission import MAX_TASK_S, Submission, Wish
 from bus.envelope import Envelope
 from bus.errors import error
 from bus.telemetry.spans import Span
@@ -49,6 +51,7 @@ class Execution:
         artifacts: Artifacts,
         accounts: Accounts,
         answers: Answers,
+        submission: Submission,
     ) -> None:
         self._connection = connection
         self._agent = agent
@@ -60,6 +63,7 @@ class Execution:
         self._publish = publish
         self._artifacts = artifacts
         self._accounts = accounts
+        self._submission = submission
         self._replays = Replays(connection, agent, instance)
         self._max_hops = connection.settings.max_hops
 
@@ -100,7 +104,9 @@ class Execution:
             meta["coerced"] = coerced
         if slips := capability.gate.unknown_names(asked.arguments):
             meta["warnings"] = slips
-        key = envelope.extensions.get("idempotency_key")
+        if card.mode == TASK_MODE and taken.task_id is None and not asked.streams:
+            return await self._accept(taken, span, meta)
+        key = envelope.extensions.get("idempotency_key") if taken.task_id is None else taken.task_id
         feed = None if asked.observe is None else await self._open_feed(taken, envelope, asked, card)
         call = None
         if capability.takes_call:
@@ -116,6 +122,7 @@ class Execution:
                 artifacts=self._artifacts,
                 accounts=self._accounts,
                 feed=feed,
+                attempt=taken.attempt,
             )
             if feed is not None:
                 feed.labels = lambda: call.labels
@@ -140,7 +147,7 @@ class Execution:
                 meta["whole"] = whole
             return data
 
-        if key is None:
+        if key is None or taken.task_id is not None:
             return await perform()
         return await self._replays.once(key, envelope.sender, asked, ends_at, meta, perform)
 
@@ -170,3 +177,22 @@ class Execution:
         # From here on its end is told there, and no other answer is given.
         taken.feed = feed
         return feed
+
+    async def _accept(self, taken: Taken, span: Span, meta: dict[str, Any]) -> None:
+        """Takes work that is long: it is stored, and the answer is pending."""
+        envelope, asked = taken.envelope, taken.asked
+        assert envelope is not None
+        assert asked is not None
+        left_s = budget.time_left_s(envelope)
+        draft = CallDraft(
+            asked.tool_name,
+            asked.arguments,
+            timeout_s=None if left_s is None else min(left_s, MAX_TASK_S),
+            version=asked.version,
+            idempotency_key=envelope.extensions.get("idempotency_key"),
+            repairs_left=asked.repairs_left,
+            max_result_bytes=asked.max_result_bytes,
+        )
+        wish = Wish(draft, self._agent, envelope.sender, envelope, span.context)
+        record = await self._submission.submit(wish)
+        meta |= {"status": "pending", "task_id": record.id}

@@ -19,6 +19,7 @@ from bus.calls.line import Line
 from bus.calls.micro import Micro
 from bus.calls.registry import Registration
 from bus.calls.responder import Responder
+from bus.calls.tasks.runner import Attempts, Runner
 from bus.envelope import SUPPORTED
 from bus.telemetry.spans import Telemetry
 from bus.workflow.artifacts import Artifacts
@@ -43,6 +44,7 @@ class Service:
         checks: Sequence[Check],
         concurrency: int,
         publish: Publish,
+        attempts: Attempts,
         accepts: Mapping[str, Any] | None = None,
         handles: Sequence[str] = (),
     ) -> None:
@@ -63,8 +65,18 @@ class Service:
             artifacts=artifacts,
             accounts=self.caller.accounts,
             answers=answers,
+            submission=self.caller.submission,
         )
         line = Line(connection, telemetry, execution, answers, agent=agent)
+        self.tasks = Runner(
+            connection,
+            line,
+            agent=agent,
+            instance=instance,
+            capabilities=capabilities,
+            attempts=attempts,
+            offers=self.caller.offers,
+        )
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
         if capabilities:
             telemetry.metrics.calls.serve(capabilities, self._responder)
@@ -88,6 +100,7 @@ class Service:
     async def start(self) -> None:
         """Begins to answer, then registers. Raises BrokerError and RegistryError."""
         if self._is_needed:
+            await self.tasks.start()
             await self._responder.start()
             await self._registration.start()
         if self._micro is not None:
@@ -106,6 +119,7 @@ class Service:
         await self._hide()
         await self._registration.stop()
         await self._responder.close()
+        await self.tasks.close()
         await asyncio.shield(self.caller.close())
 
     async def _hide(self) -> None:

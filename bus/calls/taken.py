@@ -17,7 +17,7 @@ from bus.workflow.references import DATA_REF
 class Taken:
     """One call in hand. `ended` is why it was cancelled from outside; the capability sees a cancellation."""
 
-    __slots__ = ("asked", "ended", "ends_at", "envelope", "feed", "lines", "message", "task")
+    __slots__ = ("asked", "attempt", "ended", "ends_at", "envelope", "feed", "lines", "message", "task", "task_id")
 
     def __init__(self, message: Arrival) -> None:
         self.message = message
@@ -28,6 +28,9 @@ class Taken:
         self.ended: ErrorInfo | None = None
         self.task: asyncio.Task[None] | None = None
         self.lines: InHand | None = None
+        # Of the task that this call is, and which run of it.
+        self.task_id: str | None = None
+        self.attempt = 1
 
     def end(self, why: ErrorInfo) -> None:
         """Cancels what runs for it; a second call asks again, the first reason stays."""

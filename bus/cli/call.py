@@ -63,6 +63,9 @@ def call(
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key, the same result.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", min=0.01, help="Seconds; default: the card's.")] = None,
     notify: Annotated[bool, typer.Option("--notify", help="Do not wait for the result; print the call's id.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Submit a task and print its id; bus task result ID waits for it.")
+    ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="One JSON line a chunk, as it comes.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The whole result: ok, data, error, meta. Of a stream: every event.")
@@ -71,10 +74,14 @@ def call(
 ) -> None:
     """Call a capability and print its data; an error goes to standard error and ends with 1.
 
+    Of a capability that takes long it prints the id of a task, as with --no-wait.
+
     Example: bus call calculator.add '{"a": 1, "b": 2}'
     Example: bus call echo.spell '{"text": "hi"}' --stream
     """
     log_to_stderr("error")
+    if notify and no_wait:
+        raise UsageError("--notify asks for nothing and --no-wait for a task; give one of them")
     if not is_agent_name(sender):
         raise UsageError(f"--from {sender!r} is not an agent name: 1 to 64 letters, digits, _ and -")
     draft = CallDraft(
@@ -85,22 +92,27 @@ def call(
         version=version,
         idempotency_key=key,
     )
-    if stream and (key or notify):
+    if stream and (key or notify or no_wait):
         raise UsageError(
-            "--stream excludes --key and --notify: a stream is not kept under a key, and somebody reads it"
+            "--stream excludes --key, --notify and --no-wait: a stream is not kept under a key, and somebody reads it"
         )
     if stream:
         sys.exit(asyncio.run(_stream(servers, sender, draft, as_json)))
-    sys.exit(asyncio.run(_call(servers, sender, draft, notify, as_json)))
+    sys.exit(asyncio.run(_call(servers, sender, draft, notify, no_wait, as_json)))
 
 
-async def _call(servers: str | None, sender: str, draft: CallDraft, notify: bool, as_json: bool) -> int:
+async def _call(servers: str | None, sender: str, draft: CallDraft, notify: bool, no_wait: bool, as_json: bool) -> int:
     async with Bus.connect(sender, servers=servers) as bus:
         if notify:
             print(await bus.notify(draft.capability, draft.arguments, agent=draft.agent))
             return 0
+        if no_wait:
+            options = {name: value for name, value in draft._asdict().items() if value is not None}
+            task = await bus.submit(options.pop("capability"), options.pop("arguments"), **options)
+            print(orjson.dumps({"task_id": task.id}).decode() if as_json else task.id)
+            return 0
         (result,) = (await bus.call_many([draft])).values()
-        return _print(result, as_json)
+        return print_result(result, as_json)
 
 
 async def _stream(servers: str | None, sender: str, draft: CallDraft, as_json: bool) -> int:
@@ -115,13 +127,16 @@ async def _stream(servers: str | None, sender: str, draft: CallDraft, as_json: b
                     if as_json or record.told is Told.CHUNK:
                         print(orjson.dumps(line).decode(), flush=True)
         except BusError as problem:
-            return _print(Result.of_error(problem.info), as_json=False)
+            return print_result(Result.of_error(problem.info), as_json=False)
     return 0
 
 
-def _print(result: Result, as_json: bool) -> int:
+def print_result(result: Result, as_json: bool) -> int:
+    """Prints a result, or the error of a failed one, and returns the exit code."""
     if as_json:
         print(orjson.dumps(result.to_payload()).decode())
+    elif result.is_pending:
+        print(clean(str(result.meta.get("task_id"))))
     elif result.error is None:
         print(orjson.dumps(result.data, option=orjson.OPT_INDENT_2).decode())
     if result.error is not None:

@@ -27,7 +27,8 @@ class Consumer:
     """Pulls for one agent and runs the pipeline for each message, at most `concurrency` at once over all lanes.
 
     An agent that needs one lane only has the fast pull; the first message on another lane, or a handler of
-    broadcasts, makes it change to the pull by lanes (decision 4).
+    broadcasts, makes it change to the pull by lanes (decision 4). `only` names the one lane of a consumer that takes
+    nothing else.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Consumer:
         agent: str,
         concurrency: int,
         broadcasts: Collection[str] = (),
+        only: str | None = None,
     ) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -49,12 +51,12 @@ class Consumer:
         self._workers = Workers(self._run, lost=self._ended, limit=concurrency, name=agent)
         self._idle = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._normal = lane(connection, agent, NORMAL)
-        self._lanes = {NORMAL: self._normal}
+        self._normal = lane(connection, agent, only or NORMAL)
+        self._lanes = {self._normal.name: self._normal}
         self._pull: PullLoop | None = None
         self._by_lanes = LanedPull(connection, take=self._take_of, room=self._room, missing=pipeline.suspect_copies)
         self._is_by_lanes = False
-        self._watch = LaneWatch(connection, agent, needed=self._open)
+        self._watch = LaneWatch(connection, agent, needed=self._open) if only is None else None
         self._widening: asyncio.Task[None] | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
@@ -75,7 +77,8 @@ class Consumer:
         self._by_lanes.add(self._normal)
         if self._broadcasts:
             await self._start_broadcasts()
-        await self._watch.start()
+        if self._watch is not None:
+            await self._watch.start()
         self._connection.on_reconnect(self._leave_waiting)
         if self._is_by_lanes:
             await self._by_lanes.start()
@@ -96,7 +99,8 @@ class Consumer:
 
         `hurry` ends the grace. Returns how many were handed back. Nothing is lost at any point of it.
         """
-        await self._watch.stop()
+        if self._watch is not None:
+            await self._watch.stop()
         if self._widening is not None:
             await self._widening
         if self._pull is not None:

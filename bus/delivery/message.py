@@ -18,7 +18,7 @@ from bus.trust import budget
 from bus.trust.accounts import Accounts
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
-from bus.workflow.calling import Calling, Streamed
+from bus.workflow.calling import Calling, Streamed, Submitted
 from bus.workflow.context import FAMILY, Context
 from bus.workflow.state import WorkflowState
 
@@ -202,6 +202,19 @@ class Message:
         return self._calls.stream(
             capability, arguments, cause=self._cause, parent=self._span.context, heard=self.label, **options
         )
+
+    async def submit(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, key: str | None = None, **options: Any
+    ) -> Submitted:
+        """Submits a task in the course of handling this message; arguments, options and errors as `Bus.submit`.
+
+        It inherits the deadline, the workflow and the trace. Its id is derived from this message (and `key`, where the
+        order may differ between two runs), so a handler that runs again submits the same task.
+        """
+        self._ordinal += 1
+        part = f"submit:{key}" if key else f"submit:{self._ordinal}:{capability}"
+        options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
+        return await self._calls.submit(capability, arguments, cause=self._cause, parent=self._span.context, **options)
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""

@@ -34,6 +34,9 @@ EXPECTED = {
     "bus registry ls": (0, "calculator.add"),
     'bus call calculator.add \'{"a": 1, "b": "2"}\'': (0, '"sum": 3.0'),
     'bus call calculator.add \'{"a": 1, "c": 2}\'': (1, "`b` is missing"),
+    'bus call report.write \'{"topic": "buses"}\'': (0, "-"),
+    'bus call calculator.add \'{"a": 1, "b": 2}\' --no-wait': (0, "-"),
+    "bus task ls": (0, "there are no such tasks"),
 }
 
 
@@ -59,11 +62,25 @@ def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: R
     run_all([command for command in EXPECTED if "call" not in command and "registry" not in command], bus_command)
 
 
-def test_the_capability_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
+def test_the_capability_and_the_commands(
+    tmp_path: Path, start: Start, bus_command: Run, environment: dict[str, str]
+) -> None:
     _, _, _, adder, _ = blocks("python")
     (tmp_path / "adder.py").write_text(adder)
     start("bus", "run", "adder:adder", until="running adder")
+    reporter, submitting = (block for block in blocks("py") if "report.write" in block)
+    (tmp_path / "reporter.py").write_text(reporter)
+    start("bus", "run", "reporter:reporter", until="running reporter")
     run_all([command for command in EXPECTED if "call" in command or "registry" in command], bus_command)
+    later = "".join(f"    {line}\n" for line in submitting.splitlines())
+    (tmp_path / "later.py").write_text(
+        f"import asyncio\nfrom bus import Bus\n\nasync def main():\n  async with Bus.connect() as bus:\n{later}\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "later.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "1 pages about buses\n", done.stderr
 
 
 def run_all(commands: list[str], bus_command: Run) -> None:
