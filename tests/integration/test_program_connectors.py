@@ -255,6 +255,67 @@ async def test_a_program_that_dies_at_once_is_started_again_with_pauses(
     assert 2 <= caplog.text.count("exit code 1") <= 6
 
 
+BEHAVIOURS = """
+import json, os, sys, threading, time
+
+def answer(question):
+    time.sleep(question["arguments"]["after_s"])
+    print(json.dumps({"id": question["id"], "data": question["arguments"]["n"]}), flush=True)
+
+if sys.argv[1] == "deaf":
+    time.sleep(25)
+for line in sys.stdin:
+    question = json.loads(line)
+    if "cancel" in question:
+        continue
+    if sys.argv[1] == "mute":
+        os.close(1)
+        time.sleep(25)
+    threading.Thread(target=answer, args=[question]).start()
+"""
+
+
+def behaving(tmp_path: Path, how: str) -> ConnectedAgent:
+    """A program that behaves in one of those ways, four calls at once."""
+    (tmp_path / "program.py").write_text(BEHAVIOURS)
+    path = tmp_path / "program.toml"
+    path.write_text(
+        '[agent]\nname = "program"\n[[capability]]\nname = "program.do"\ndescription = "x"\ntimeout_s = 20\n'
+        'input = { type = "object" }\n'
+        f'command = {{ argv = ["{sys.executable}", "program.py", "{how}"], lines = true, concurrency = 4, '
+        "cancel_grace_s = 0.2 }\n"
+    )
+    return load_connections(path)
+
+
+async def test_answers_come_in_any_order(bus: Bus, settings: Settings, tmp_path: Path) -> None:
+    """REG-11: as many at once as the file says, the others wait."""
+    async with behaving(tmp_path, "good").running(settings):
+        ended: list[int] = []
+
+        async def ask(n: int) -> None:
+            after_s = 0.4 if n == 0 else 0.0
+            assert (await bus.call("program.do", {"n": n, "after_s": after_s})).data == n
+            ended.append(n)
+
+        await asyncio.gather(*(ask(n) for n in range(20)))
+    assert ended[-1] == 0
+
+
+@pytest.mark.parametrize(("how", "code"), [("deaf", "tool.timeout"), ("mute", "upstream.failed")])
+async def test_programs_that_do_not_listen_or_cannot_answer(
+    bus: Bus, settings: Settings, tmp_path: Path, how: str, code: str
+) -> None:
+    """REG-11: neither fills the pipe for ever nor waits for an output that is closed."""
+    async with behaving(tmp_path, how).running(settings):
+        arguments = {"n": "x" * 200_000, "after_s": 0}
+        timeout_s = 1.0 if how == "deaf" else 20
+        assert (await failure(bus, "program.do", arguments, timeout_s=timeout_s)).info.code == code
+        # The next one may still meet the one that is being killed.
+        again = await failure(bus, "program.do", arguments, timeout_s=timeout_s)
+        assert again.info.code in (code, "upstream.failed")
+
+
 async def test_a_program_that_is_not_there_stops_the_start(settings: Settings, tmp_path: Path) -> None:
     """REG-11: before anybody could call it."""
     path = tmp_path / "bad.toml"
