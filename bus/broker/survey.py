@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import nats.js.errors
-from nats.js.api import ConsumerInfo
+from nats.js.api import ConsumerInfo, DiscardPolicy
 
 from bus.broker.connection import Connection
 from bus.broker.lanes import SEPARATOR, agent_of
@@ -32,7 +32,7 @@ class AgentQueue:
 
 @dataclass(frozen=True, slots=True)
 class StreamSize:
-    """How much a stream holds; `max_bytes` is -1 when it has no limit. `replicas` counts copies."""
+    """How much a stream holds; `max_bytes` is -1 when it refuses nothing. `replicas` counts copies."""
 
     name: str
     messages: int
@@ -64,7 +64,7 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
                 name,
                 found.state.messages,
                 found.state.bytes,
-                found.config.max_bytes if found.config.max_bytes is not None else -1,
+                found.config.max_bytes or -1 if found.config.discard is DiscardPolicy.NEW else -1,
                 found.config.num_replicas or 1,
             )
         )

@@ -26,6 +26,7 @@ from bus.workflow.references import refer
 log = logging.getLogger("bus.calls")
 
 MAX_MESSAGE_CHARS = 2000
+STANDSTILL_S = 1.0
 
 
 class Feed:
@@ -68,7 +69,7 @@ class Feed:
         self._unread_bytes = 0
         self._read = 0
         self._granted = asyncio.Event()
-        self._heard_at = time.monotonic()
+        self._heard_at = self._looked_at = time.monotonic()
         self._is_over = False
 
     async def begin(self, tool_name: str, tool_version: str) -> None:
@@ -141,14 +142,18 @@ class Feed:
         self._read = max(self._read, min(read, self._chunks))
         self._forget_read()
 
-    @property
     def is_abandoned(self) -> bool:
-        """Whether the reader has been silent for too long. While the broker is away it cannot be heard."""
+        """Whether the reader has been silent for too long; to be asked many times a second.
+
+        While the broker is away, or this process stands still, nobody can be heard, so that time does not count.
+        """
         if not self.streams or self._is_over:
             return False
-        if not self._connection.is_connected:
-            self._heard_at = time.monotonic()
-        return time.monotonic() - self._heard_at > self._connection.settings.reader_timeout_s
+        now = time.monotonic()
+        if not self._connection.is_connected or now - self._looked_at > STANDSTILL_S:
+            self._heard_at = now
+        self._looked_at = now
+        return now - self._heard_at > self._connection.settings.reader_timeout_s
 
     def _forget_read(self) -> None:
         while self._unread and self._unread[0][0] <= self._read:

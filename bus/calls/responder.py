@@ -248,7 +248,7 @@ class Responder:
             asked_at = {taken: at for taken, at in asked_at.items() if taken in self._running}
             for taken in list(self._running):
                 is_late = taken.ends_at <= now
-                is_alone = taken.feed is not None and taken.feed.is_abandoned
+                is_alone = taken.feed is not None and taken.feed.is_abandoned()
                 if (is_late or is_alone) and now - asked_at.get(taken, 0.0) >= ASK_AGAIN_S:
                     asked_at[taken] = now
                     late = error("tool.timeout", f"{taken.name} did not end in its time")
