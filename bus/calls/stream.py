@@ -153,7 +153,7 @@ class Stream:
         if self._heard is not None:
             self._heard(*result.labels)
         self.result = Result(True, None, None, {**result.meta, "chunks": 1}, self.call_id)
-        yield Record(1, Told.CHUNK, {"chunk": 1, "data": result.data}, "", "", self._name, 0, result.labels)
+        yield Record(1, Told.CHUNK, {"chunk": 1, "data": result.data}, "", "", self._name, 0, 0.0, result.labels)
 
     # -- reading --
 
@@ -185,30 +185,32 @@ class Stream:
                     delivery = await reader.next()
             except TimeoutError:
                 await self._look(subject)
-        record = await read_record(delivery, self._artifacts)
-        if record is not None and record.told is Told.START:
-            self._learn(record, delivery.age_s())
+        arrived = delivery
+        record = await self._connection.patiently(lambda: read_record(arrived, self._artifacts))
         self._seq = delivery.stream_seq
         return record
 
-    def _learn(self, start: Record, age_s: float) -> None:
+    def _learn(self, start: Record) -> None:
         window = start.payload.get("window")
         if isinstance(window, dict) and type(window.get("chunks")) is type(window.get("bytes")) is int:
             self._window = Window(window["chunks"], window["bytes"])
         left_s = start.payload.get("timeout_s")
         if self._ask is not None and isinstance(left_s, int | float):
             # The callee ends the work in time and says so; this is for when nobody can say anything any more.
-            self._deadline = time.monotonic() + left_s - age_s + LATE_S
+            self._deadline = time.monotonic() + left_s - start.age_s + LATE_S
 
     def _is_next(self, record: Record) -> bool:
         """Whether a record is new. Raises where one before it is missing, and for who may not read."""
-        if record.caller != self._name:
-            raise error(
-                "auth.permission_denied", f"{self.call_id!r} is a call of another client; resume it as that one"
-            )
         if self._replica is None:
+            if record.caller != self._name:
+                raise error(
+                    "auth.permission_denied", f"{self.call_id!r} is a call of another client; resume it as that one"
+                )
             self._replica, self._doubt = (record.agent, record.instance), None
-        if record.number <= self._number or (record.agent, record.instance) != self._replica:
+            self._wake.set()
+        # Anybody may publish under the id of a call, though only as himself.
+        is_ours = (record.agent, record.instance) == self._replica
+        if not is_ours or record.caller != self._name or record.number <= self._number:
             return False
         is_gap = self._number > 0 and record.number != self._number + 1
         if is_gap or record.chunk > self.next or (record.told is Told.END and record.payload["chunks"] > self._read):
@@ -225,7 +227,9 @@ class Stream:
     def _take(self, record: Record) -> None:
         if self._heard is not None and record.labels:
             self._heard(*record.labels)
-        if record.told is Told.CHUNK:
+        if record.told is Told.START:
+            self._learn(record)
+        elif record.told is Told.CHUNK:
             self._read = record.chunk
             self._unsaid_bytes += record.size_bytes
             if (self._read - self._told) * 2 >= self._window.chunks or self._unsaid_bytes * 2 >= self._window.bytes:

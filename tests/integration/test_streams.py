@@ -12,7 +12,7 @@ import orjson
 import pytest
 from pydantic import BaseModel, Field
 
-from bus import Agent, Bus, BusError, Call, Message, Settings, ToolError
+from bus import Agent, Bus, BusError, Call, Envelope, Message, Settings, ToolError
 from bus.calls.records import Told
 
 Item = TypeVar("Item")
@@ -366,7 +366,7 @@ async def test_a_stream_written_by_hand_needs_no_library_and_takes_no_key(bus: B
         assert answer["payload"]["error"]["code"] == "protocol.malformed"
 
 
-async def test_junk_on_the_subject_of_a_stream_is_passed_over(
+async def test_junk_and_forgeries_on_the_subject_of_a_stream_are_passed_over(
     bus: Bus, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = Writer()
@@ -376,6 +376,10 @@ async def test_junk_on_the_subject_of_a_stream_is_passed_over(
         async for chunk in stream:
             read.append(chunk["number"])
             if chunk["number"] == 2:
+                end = {"tool_call_id": stream.call_id, "number": 9, "instance": "i", "chunks": 2, "ok": True}
+                for to in ("tester", "somebody"):
+                    forged = Envelope(sender="mallory", to=to, type="agent_end", payload=end).encode()
+                    await bus.connection.request(bus.connection.subjects.stream("mallory", stream.call_id), forged)
                 for forged in (b"junk", b"{}", b'{"type": "agent_end"}'):
                     subject = bus.connection.subjects.stream("mallory", stream.call_id)
                     await bus.connection.request(subject, forged)
