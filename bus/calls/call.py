@@ -143,6 +143,7 @@ class Call:
             cause=self._cause,
             parent=self._span.context,
             heard=self.label,
+            relay=None if self._feed is None else self._feed.relay,
             **options,
         )
 

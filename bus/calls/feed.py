@@ -15,7 +15,7 @@ from bus.broker.store import store
 from bus.broker.wire import publish_command
 from bus.calls.asked import Asked
 from bus.calls.letters import letter
-from bus.calls.records import Told
+from bus.calls.records import Record, Told
 from bus.contracts.result import Result
 from bus.envelope import Envelope, dedupe_header
 from bus.errors import BusError, Rejected
@@ -118,6 +118,18 @@ class Feed:
             raise
         await self.tell(Told.TOOL_RESULT, {"call": call | {"ok": True, "elapsed_ms": _ms_since(began)}})
         return result
+
+    async def relay(self, record: Record) -> None:
+        """Tells of a stream that the capability reads that it begins, and what it came to."""
+        told, payload = record.told, record.payload
+        meta, failed = payload.get("meta") or {}, payload.get("error") or {}
+        name = payload.get("tool_name") or meta.get("tool_name")
+        call: dict[str, Any] = {"tool_call_id": payload.get("tool_call_id"), "tool_name": name}
+        if told is Told.START:
+            await self.tell(Told.TOOL_STARTED, {"call": call})
+        elif told is Told.END:
+            call |= {"ok": payload.get("ok"), "elapsed_ms": meta.get("elapsed_ms")}
+            await self.tell(Told.TOOL_RESULT, {"call": call | ({"error_code": failed["code"]} if failed else {})})
 
     async def finish(self, result: Result) -> None:
         """Tells how the call ended, as the last record. What cannot be told is told in the log."""

@@ -32,6 +32,8 @@ RETURN_S = 3.0
 Ask = Callable[[], Awaitable[Result]]
 Heard = Callable[..., None]
 """Hears where the chunks come from, as labels."""
+Relay = Callable[[Record], Awaitable[None]]
+"""Hears the first record and the last, where somebody observes the reader itself."""
 
 
 class Stream:
@@ -56,6 +58,7 @@ class Stream:
         window: Window = WINDOW,
         timeout_s: float | None = None,
         heard: Heard | None = None,
+        relay: Relay | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.call_id = call_id
@@ -71,6 +74,7 @@ class Stream:
         self._window = window if ask is not None else Window(1, 1)
         self._deadline = float("inf") if timeout_s is None or ask is not None else time.monotonic() + timeout_s
         self._heard = heard
+        self._relay = relay
         self._on_progress = on_progress
         self._replica: tuple[str, str] | None = None
         self._is_begun = False
@@ -162,7 +166,7 @@ class Stream:
         async with contextlib.AsyncExitStack() as stack:
             reader = StreamReader(self._connection, self._stream, subjects=[subject], start_seq=1)
             try:
-                async with asyncio.timeout(max(0.1, self._deadline - time.monotonic())):
+                async with asyncio.timeout(self._left_s):
                     await stack.enter_async_context(reader)
             except TimeoutError:
                 raise self._late() from None
@@ -173,6 +177,8 @@ class Stream:
                 record = await self._next(reader, subject)
                 if record is not None and self._is_next(record):
                     self._take(record)
+                    if self._relay is not None and record.told in (Told.START, Told.END):
+                        await self._relay(record)
                     if record.told is Told.STATUS and self._on_progress is not None:
                         await tell_progress(self._on_progress, record.payload)
                     yield record
@@ -186,7 +192,12 @@ class Stream:
             except TimeoutError:
                 await self._look(subject)
         arrived = delivery
-        record = await self._connection.patiently(lambda: read_record(arrived, self._artifacts))
+        try:
+            # A large one is kept apart, and the broker may be away just now.
+            async with asyncio.timeout(self._left_s):
+                record = await self._connection.patiently(lambda: read_record(arrived, self._artifacts))
+        except TimeoutError:
+            raise self._late() from None
         self._seq = delivery.stream_seq
         return record
 
@@ -277,6 +288,10 @@ class Stream:
             raise self._ended(
                 "agent.unavailable", f"is cut off before chunk {self.next}: its replica is gone; it may have run on"
             )
+
+    @property
+    def _left_s(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
 
     def _late(self) -> BusError:
         return self._ended("tool.timeout", "did not end in its time")
