@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -234,6 +235,24 @@ async def test_the_handler_of_tasks_cannot_be_taken(settings: Settings) -> None:
     with pytest.raises(ValueError, match="tool_call_request"):
         async with desk.agent.running(settings):
             pass
+
+
+async def test_long_work_can_be_streamed_by_who_waits_for_it(bus: Bus, settings: Settings) -> None:
+    """REG-7, REG-8: asked for a stream it runs at once as one; called it is a task, whose result is all its items."""
+    agent, told = Agent("writer"), list[float]()
+
+    @agent.capability("report.pages", description="Page by page.", long=True)
+    async def pages(call: Call, count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            await call.progress((number + 1) / count)
+            yield number
+
+    async with agent.running(settings):
+        assert [page async for page in bus.stream("report.pages", {"count": 3})] == [0, 1, 2]
+        answer = await bus.call("report.pages", {"count": 3}, on_progress=lambda at, _: told.append(at))
+        assert answer.is_pending
+        assert (await bus.task(answer.meta["task_id"]).result(timeout_s=10)).data == [0, 1, 2]
+    assert told == []
 
 
 async def test_copies_of_a_request_run_once_over_all_replicas(bus: Bus, settings: Settings) -> None:
