@@ -27,7 +27,6 @@ from bus.config import Settings
 from bus.delivery.outcome import Outcome
 from bus.envelope import is_agent_name
 from bus.errors import BusError
-from bus.gateway.connections import BadConnections, load_connections
 from bus.telemetry import logs
 from bus.telemetry.redaction import Redaction
 
@@ -185,6 +184,9 @@ def load_agent(name: str) -> Agent:
     Raises UsageError that says what is missing.
     """
     if name.endswith(".toml"):
+        # Here, because no other command needs the time that it takes.
+        from bus.gateway.connections import BadConnections, load_connections
+
         try:
             return load_connections(Path(name))
         except BadConnections as problem:
