@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from bus.broker.connection import Connection
@@ -51,7 +51,7 @@ class Caller:
         self.streams = Streams(connection, self._watch, name)
         self._turn = random.randrange(1 << 16)
 
-    async def call(
+    def call(
         self,
         capability: str,
         arguments: Any = None,
@@ -60,17 +60,30 @@ class Caller:
         parent: TraceContext | None = None,
         on_progress: OnProgress | None = None,
         **options: Any,
-    ) -> Result:
+    ) -> Coroutine[Any, Any, Result]:
         """Calls and returns the result; raises the error of a failed one. Options are the fields of `CallDraft`."""
+        draft = CallDraft(capability, arguments, **options)
+        return self.result(draft, cause=cause, parent=parent, on_progress=on_progress)
+
+    async def result(
+        self,
+        draft: CallDraft,
+        *,
+        cause: Envelope | None = None,
+        parent: TraceContext | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result:
+        """Calls and returns the result; raises the error of a failed one."""
         if on_progress is None:
-            result = await self.ask(CallDraft(capability, arguments, **options), cause=cause, parent=parent)
+            result = await self.ask(draft, cause=cause, parent=parent)
         else:
-            options |= {"id": options.get("id") or new_message_id(), "observe": Window()}
-            draft = CallDraft(capability, arguments, **options)
+            call_id = draft.id or new_message_id()
+            observed = draft._replace(id=call_id, observe=Window())
             result = await with_progress(
-                self._connection, options["id"], lambda: self.ask(draft, cause=cause, parent=parent), on_progress
+                self._connection, call_id, lambda: self.ask(observed, cause=cause, parent=parent), on_progress
             )
-        result.unwrap()
+        if result.error is not None:
+            result.unwrap()
         return result
 
     def stream(

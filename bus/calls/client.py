@@ -55,20 +55,22 @@ class CallingClient:
         Raises RegistryError (nobody offers it, no common version), ToolError (busy, unavailable, timeout, failed),
         Rejected (`tool.validation_failed` with every path, the schema, and an instruction for a model) and BrokerError.
         """
-        return self._caller.call(
-            capability,
-            arguments,
-            timeout_s=timeout_s,
-            agent=agent,
-            version=version,
-            idempotency_key=idempotency_key,
-            retries=retries,
-            repairs_left=repairs_left,
-            max_result_bytes=max_result_bytes,
-            validate=validate,
+        return self._caller.result(
+            CallDraft(
+                capability,
+                arguments,
+                timeout_s=timeout_s,
+                agent=agent,
+                version=version,
+                idempotency_key=idempotency_key,
+                retries=retries,
+                repairs_left=repairs_left,
+                max_result_bytes=max_result_bytes,
+                validate=validate,
+                workflow_id=workflow_id,
+                session_id=session_id,
+            ),
             on_progress=on_progress,
-            workflow_id=workflow_id,
-            session_id=session_id,
         )
 
     def stream(

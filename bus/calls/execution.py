@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bus.broker.connection import Connection
@@ -24,7 +25,7 @@ from bus.calls.tasks.submission import MAX_TASK_S, Submission, Wish
 from bus.envelope import Envelope
 from bus.errors import error
 from bus.telemetry.spans import Span
-from bus.telemetry.told import contained
+from bus.telemetry.told import instead_of
 from bus.trust import budget, labels
 from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
@@ -127,29 +128,44 @@ class Execution:
             if feed is not None:
                 feed.labels = lambda: call.labels
 
-        async def perform() -> Any:
-            data = None
+        if key is None or taken.task_id is not None:
+            return await self._perform(capability, admitted, asked, call, feed, meta)
+        perform = partial(self._perform, capability, admitted, asked, call, feed, meta)
+        return await self._replays.once(key, envelope.sender, asked, ends_at, meta, perform)
+
+    async def _perform(
+        self,
+        capability: Capability,
+        admitted: Any,
+        asked: Asked,
+        call: Call | None,
+        feed: Feed | None,
+        meta: dict[str, Any],
+    ) -> Any:
+        """Runs the function; what it gave, behind gate 2."""
+        data = None
+        try:
             if feed is not None and feed.streams:
-                await contained(lambda one: items.stream(capability, admitted, one, feed), call)
-            elif card.streaming:
-                data = await contained(lambda one: items.gather(capability, admitted, one), call)
+                await items.stream(capability, admitted, call, feed)
+            elif capability.card.streaming:
+                data = await items.gather(capability, admitted, call)
                 meta["chunks"] = len(data)
             else:
-                data = capability.release(await contained(lambda one: capability.run(admitted, one), call))
-            if call is not None and call.model_id is not None:
-                meta["model_id"] = call.model_id
-            if call is not None and call.labels:
-                meta["labels"] = call.labels
-            if asked.max_result_bytes is None or data is None:
-                return data
-            data, whole = await cut(data, asked.max_result_bytes, self._artifacts)
-            if whole is not None:
-                meta["whole"] = whole
+                data = capability.release(await capability.run(admitted, call))
+        except BaseException as problem:
+            if (instead := instead_of(problem)) is not None:
+                raise instead from problem
+            raise
+        if call is not None and call.model_id is not None:
+            meta["model_id"] = call.model_id
+        if call is not None and call.labels:
+            meta["labels"] = call.labels
+        if asked.max_result_bytes is None or data is None:
             return data
-
-        if key is None or taken.task_id is not None:
-            return await perform()
-        return await self._replays.once(key, envelope.sender, asked, ends_at, meta, perform)
+        data, whole = await cut(data, asked.max_result_bytes, self._artifacts)
+        if whole is not None:
+            meta["whole"] = whole
+        return data
 
     async def _open_feed(self, taken: Taken, envelope: Envelope, asked: Asked, card: Card) -> Feed:
         """Begins to tell; who asked for a stream is answered at once that it comes."""

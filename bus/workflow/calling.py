@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol
 
 from bus.contracts.result import Result
@@ -55,9 +55,9 @@ class Submitted(Protocol):
 class Calling(Protocol):
     """What calls capabilities in the course of a message or call, which is the `cause`."""
 
-    async def call(
+    def call(
         self, capability: str, arguments: Any, *, cause: Envelope, parent: TraceContext | None, **options: Any
-    ) -> Result:
+    ) -> Awaitable[Result]:
         """Calls and returns the result; raises the error of a failed one."""
         ...
 
