@@ -135,12 +135,11 @@ def own_account(sender: str, message_id: str) -> str:
 
 
 def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None) -> Extensions:
-    """The extensions of a message sent while handling `parent`: one hop more, the path, on whose behalf, budget,
-    labels, and `given`.
+    """The extensions of a message sent while handling `parent`: one hop more, the path, budget, labels, and `given`.
 
     Of what is `given`, `hops` and `path` are passed over, because the bus counts them; a `budget` becomes a share of
-    the inherited one, and `labels` and `on_behalf_of` come to those that are there. Raises `protocol.malformed` for shares of shares
-    nested more than 16 deep.
+    the inherited one, and `labels` and `on_behalf_of` come to those that are there. Raises `protocol.malformed` for
+    shares of shares nested more than 16 deep.
     """
     above = parent.extensions
     inherited: Extensions = {

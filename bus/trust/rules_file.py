@@ -23,7 +23,7 @@ MAX_RULES = 10_000
 MAX_PATTERNS = 1_000
 MAX_NOTE_CHARS = 500
 
-_HEADER = re.compile(r"\s*\[\[\s*(allow|deny)\s*\]\]\s*(?:#.*)?")
+_HEADERS = {effect: re.compile(rf"\s*\[\[\s*{effect}\s*\]\]\s*(?:#.*)?") for effect in Effect}
 _ANY_HEADER = re.compile(r"\s*\[")
 _MEMBERS: dict[str, Callable[[object], str | None]] = {
     "source": agent_problem,
@@ -42,7 +42,7 @@ class RulesError(ValueError):
 
 
 def read_rules(data: bytes) -> RuleSet:
-    """The rules of a file. Raises RulesError with the first thing that is wrong.
+    """The rules of a file. Raises RulesError with one thing that is wrong.
 
     Everything that is not known is refused: a slip in the name of a member must not make a rule wider.
     """
@@ -60,14 +60,13 @@ def read_rules(data: bytes) -> RuleSet:
         raise RulesError("it is nested too deeply") from None
     lines = text.splitlines()
     if unknown := sorted(set(found) - set(Effect)):
-        at = _line_of(lines, 0, unknown[0])
-        raise RulesError(f"{unknown[0]!r} is neither [[allow]] nor [[deny]]", at)
+        raise RulesError(f"{unknown[0]!r} is neither [[allow]] nor [[deny]]", _line_of(lines, 0, unknown[0]))
     rules = []
     for effect in Effect:
-        entries = found.get(effect.value, [])
+        entries, header = found.get(effect.value, []), _HEADERS[effect]
         if not isinstance(entries, list):
             raise RulesError(f"write [[{effect}]] in two brackets, once for each rule", _line_of(lines, 0, effect))
-        starts = [number for number, line in enumerate(lines, 1) if (at := _HEADER.fullmatch(line)) and at[1] == effect]
+        starts = [number for number, line in enumerate(lines, 1) if header.fullmatch(line)]
         # A header inside a text of several lines would count too; then no line is better than a wrong one.
         known = starts if len(starts) == len(entries) else [0] * len(entries)
         rules += [_rule(effect, entry, start, lines) for entry, start in zip(entries, known, strict=True)]

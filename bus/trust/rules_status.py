@@ -6,15 +6,12 @@ Replicas read files of their own, and an edit may have reached only some of them
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.polling import Answering, ask_all
-from bus.broker.tasks import end
-from bus.trust.rule_book import RuleBook
+from bus.broker.questions import ask_all
 
 ANSWER_S = 0.5
 
@@ -31,29 +28,23 @@ class RulesStatus:
     digest: str
     problem: str
 
-
-@contextlib.asynccontextmanager
-async def rules_kept(connection: Connection, book: RuleBook | None, *, instance: str) -> AsyncIterator[None]:
-    """Follows the file of the book and answers for it as long as the body runs. Raises BrokerError."""
-
-    def answer() -> bytes:
-        digest, problem = ("", "") if book is None else (book.digest, book.problem)
-        return orjson.dumps(RulesStatus(connection.name, instance, digest, problem))
-
-    answering = Answering(connection, connection.subjects.rules_status, answer)
-    watching = None if book is None else connection.tasks.start(book.watch(), name=f"watch {book.path}")
-    try:
-        await answering.start()
-        yield
-    finally:
-        await answering.stop()
-        await end(watching)
+    def encode(self) -> bytes:
+        """The bytes of an answer."""
+        return orjson.dumps(self)
 
 
 async def rules_statuses(connection: Connection, *, within_s: float = ANSWER_S) -> list[RulesStatus]:
     """The rules of everybody who runs now, by name, as far as they answer in time. Raises BrokerError."""
+    answers: list[bytes] = []
+
+    def take(answer: bytes) -> bool:
+        # With nobody there the server answers itself, with nothing.
+        answers.append(answer)
+        return not answer
+
+    await ask_all(connection, [connection.subjects.rules_status], b"", take, timeout_s=within_s)
     found = []
-    for answer in await ask_all(connection, connection.subjects.rules_status, within_s=within_s):
+    for answer in answers:
         # Anybody may answer, so what cannot be read is nobody's.
         with contextlib.suppress(KeyError, TypeError, ValueError):
             told = orjson.loads(answer)
