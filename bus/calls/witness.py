@@ -5,7 +5,6 @@ The callee writes of what it was asked, the caller of what never reached anybody
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from bus.calls.taken import Taken
 from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo
 from bus.trust.audit import Audit
-from bus.trust.call_record import DENIED, OK, CallRecord, canonical, digest_of, kept
+from bus.trust.call_record import DENIED, OK, canonical, kept, written
 from bus.trust.delegation import ON_BEHALF_OF, chain_of
 
 
@@ -29,32 +28,34 @@ class Witness:
 
     def answered(self, taken: Taken, meta: Mapping[str, Any], data: Any = None) -> None:
         """A call to this agent came to `taken.failure`, or else to `data`; `meta` is that of its result."""
-        if self._audit is None:
+        audit = self._audit
+        if audit is None:
             return
         envelope, asked, failure = taken.envelope, taken.asked, taken.failure
-        outcome = OK if failure is None else failure.code
-        keeps = self._audit.keeps_payloads
         # What cannot be read still came from somebody for something: its subject says so.
         tokens = taken.message.subject.split(".", 5)
-        self._audit.add(
-            CallRecord(
-                None if asked is None else asked.tool_call_id,
-                tokens[4] if len(tokens) == 6 else "",
-                self._name,
-                tokens[5] if len(tokens) == 6 else "",
-                DENIED if taken.denied else outcome,
-                time.time(),
-                meta.get("elapsed_ms", 0.0),
-                digest_of(taken.arguments),
-                None if envelope is None else envelope.workflow_id,
-                None if envelope is None else envelope.trace_id,
-                () if envelope is None else tuple(envelope.extensions.get(ON_BEHALF_OF, ())),
-                is_replayed,
-                taken.denied,
-                kept(taken.arguments) if keeps else None,
-                kept(canonical(data)) if keeps and failure is None else None,
-            )
+        wire = written(
+            None if asked is None else asked.tool_call_id,
+            tokens[4] if len(tokens) == 6 else "",
+            self._name,
+            tokens[5] if len(tokens) == 6 else "",
+            DENIED if taken.denied else OK if failure is None else failure.code,
+            meta.get("elapsed_ms", 0.0),
+            taken.arguments,
+            envelope,
         )
+        if envelope is not None and ON_BEHALF_OF in envelope.extensions:
+            wire["on_behalf_of"] = envelope.extensions[ON_BEHALF_OF]
+        if "replayed" in meta:
+            wire["replayed"] = True
+        if (task_id := taken.task_id or meta.get("task_id")) is not None:
+            wire["task_id"] = task_id
+        if taken.denied:
+            wire["reason"] = taken.denied
+        if audit.keeps_payloads:
+            wire["arguments"] = kept(taken.arguments)
+            wire["result"] = kept(canonical(data)) if failure is None else None
+        audit.add(wire)
 
     def unsent(
         self,
@@ -68,24 +69,21 @@ class Witness:
         denied: str = "",
     ) -> None:
         """A call of this caller ended before anybody had taken it, or with nobody left who had."""
-        if self._audit is None:
+        audit = self._audit
+        if audit is None:
             return
         info = problem.info if isinstance(problem, BusError) else problem
         arguments = canonical(draft.to_json())
-        self._audit.add(
-            CallRecord(
-                call_id,
-                self._name,
-                agent or draft.agent,
-                draft.capability,
-                DENIED if denied else info.code,
-                time.time(),
-                0.0,
-                digest_of(arguments),
-                draft.workflow_id or (None if cause is None else cause.workflow_id),
-                trace_id or (None if cause is None else cause.trace_id),
-                () if cause is None else tuple(chain_of(cause)),
-                reason=denied,
-                arguments=kept(arguments) if self._audit.keeps_payloads else None,
-            )
-        )
+        outcome = DENIED if denied else info.code
+        wire = written(call_id, self._name, agent or draft.agent, draft.capability, outcome, 0.0, arguments, cause)
+        if draft.workflow_id is not None:
+            wire["workflow_id"] = draft.workflow_id
+        if trace_id is not None:
+            wire["trace_id"] = trace_id
+        if cause is not None:
+            wire["on_behalf_of"] = chain_of(cause)
+        if denied:
+            wire["reason"] = denied
+        if audit.keeps_payloads:
+            wire["arguments"] = kept(arguments)
+        audit.add(wire)

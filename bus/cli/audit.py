@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
@@ -18,7 +18,6 @@ from bus.cli.operate import Servers, log_to_stderr
 from bus.cli.usage import UsageError
 from bus.client import Bus
 from bus.errors import kind
-from bus.telemetry.redaction import Redaction
 from bus.text import clean
 from bus.trust.audited import Found, Wanted, audited
 from bus.trust.call_record import OK, CallRecord
@@ -108,7 +107,7 @@ def _warn(found: Found | None) -> None:
 
 
 def _show_line(record: CallRecord) -> None:
-    at = datetime.fromtimestamp(record.ended_at, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
+    at = record.ended_at.astimezone().isoformat(" ", "milliseconds")[:23]
     marks = [record.call_id or "?"]
     if record.is_replayed:
         marks.append("replayed")
@@ -133,11 +132,7 @@ def _columns(cells: tuple[str, ...]) -> str:
 
 
 def _show_json(record: CallRecord) -> None:
-    print(orjson.dumps(_wire(record)).decode())
-
-
-def _wire(record: CallRecord) -> dict[str, Any]:
-    return record.to_wire(Redaction())
+    print(orjson.dumps(record.wire).decode())
 
 
 def _say(line: str) -> None:

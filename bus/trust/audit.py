@@ -20,7 +20,7 @@ from bus.broker.store import store
 from bus.broker.tasks import end
 from bus.errors import BusError
 from bus.telemetry.redaction import Redaction
-from bus.trust.call_record import CallRecord
+from bus.trust.call_record import PAYLOADS, Wire
 
 log = logging.getLogger("bus.trust")
 
@@ -46,7 +46,7 @@ class Audit:
         self._connection = connection
         self._subject = connection.subjects.audit(writer)
         self._redaction = Redaction(name.strip() for name in settings.log_redact.split(","))
-        self._waiting: deque[CallRecord] = deque()
+        self._waiting: deque[Wire] = deque()
         self._untold = 0
         self._told_at = float("-inf")
         self._arrived = asyncio.Event()
@@ -59,8 +59,8 @@ class Audit:
         self._number = 0
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, record: CallRecord) -> None:
-        """Takes a record. Never waits and never fails; beyond 20,000 that wait it is dropped and counted."""
+    def add(self, record: Wire) -> None:
+        """Takes a record as `written` makes it; never waits, never fails. Beyond 20,000 that wait it only counts it."""
         count = len(self._waiting)
         if count >= self._max_waiting:
             self._drop(1, "the broker does not store them fast enough")
@@ -122,7 +122,7 @@ class Audit:
         size = 0
         while self._waiting and len(parts) < MAX_GROUP:
             try:
-                part = orjson.dumps(self._waiting[0].to_wire(self._redaction))
+                part = self._encode(self._waiting[0])
             except TypeError as problem:
                 # Half a character in a name that a caller made up.
                 self._waiting.popleft()
@@ -139,6 +139,12 @@ class Audit:
                 await asyncio.sleep(0)
         dropped = b',"dropped":%d' % untold if untold else b""
         return b'{"calls":[' + b",".join(parts) + b"]" + dropped + b"}"
+
+    def _encode(self, record: Wire) -> bytes:
+        for name in PAYLOADS if self.keeps_payloads else ():
+            if (text := record.get(name)) is not None:
+                record = {**record, name: self._redaction.value(orjson.loads(text))}
+        return orjson.dumps(record)
 
     async def _store(self, data: bytes) -> None:
         self._number += 1

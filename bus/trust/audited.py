@@ -40,7 +40,7 @@ class Wanted:
             and (self.capability is None or fits(self.capability, record.capability))
             and self.outcome in (None, record.outcome)
             and self.workflow_id in (None, record.workflow_id)
-            and (self.since is None or record.ended_at >= self.since.timestamp())
+            and (self.since is None or record.ended_at >= self.since)
             and (not self.is_denied or record.outcome == DENIED)
         )
 

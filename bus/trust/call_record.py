@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-import hashlib
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
 import orjson
 
-from bus.telemetry.redaction import Redaction
+from bus.envelope import Envelope, timestamps
 
 OK = "ok"
 DENIED = "auth.permission_denied"
 MAX_PAYLOAD_BYTES = 16 * 1024
-MAX_REASON_CHARS = 500
+PAYLOADS = ("arguments", "result")
+
+
+Wire = dict[str, Any]
+
+
+def written(
+    call_id: str | None,
+    sender: str,
+    agent: str | None,
+    capability: str,
+    outcome: str,
+    elapsed_ms: float,
+    arguments: bytes | None,
+    envelope: Envelope | None,
+) -> Wire:
+    """The JSON object of a call that ends now. `envelope` has its ids: the call's own, or the one that caused it."""
+    return {
+        "call_id": call_id,
+        "from": sender,
+        "to": agent,
+        "capability": capability,
+        "outcome": outcome,
+        "at": timestamps.now(),
+        "elapsed_ms": elapsed_ms,
+        "arguments_sha256": None if arguments is None else sha256(arguments).hexdigest(),
+        "workflow_id": None if envelope is None else envelope.workflow_id,
+        "trace_id": None if envelope is None else envelope.trace_id,
+    }
 
 
 class CallRecord(NamedTuple):
-    """One call, or one attempt of a call that was tried again.
+    """One call, or one attempt of a call that was tried again, as it is read.
 
     `outcome` is `ok` or an error code; `agent` is None when nobody was found to ask, `call_id` when it could not be
-    read. `ended_at` is Unix time. `arguments` and `result` are JSON texts, None unless payloads are recorded.
+    read. `wire` is all of it as it is stored.
     """
 
     call_id: str | None
@@ -28,63 +57,31 @@ class CallRecord(NamedTuple):
     agent: str | None
     capability: str
     outcome: str
-    ended_at: float
+    ended_at: datetime
     elapsed_ms: float
-    arguments_sha256: str | None
     workflow_id: str | None
-    trace_id: str | None
-    on_behalf_of: tuple[str, ...] = ()
-    is_replayed: bool = False
-    reason: str = ""
-    arguments: bytes | None = None
-    result: bytes | None = None
-
-    def to_wire(self, redaction: Redaction) -> dict[str, Any]:
-        """The JSON object that is stored; what does not apply is left out, secrets are hidden."""
-        wire: dict[str, Any] = {
-            "call_id": self.call_id,
-            "from": self.sender,
-            "to": self.agent,
-            "capability": self.capability,
-            "outcome": self.outcome,
-            "at": datetime.fromtimestamp(self.ended_at, UTC).isoformat(timespec="microseconds"),
-            "elapsed_ms": self.elapsed_ms,
-            "arguments_sha256": self.arguments_sha256,
-            "workflow_id": self.workflow_id,
-            "trace_id": self.trace_id,
-        }
-        if self.on_behalf_of:
-            wire["on_behalf_of"] = self.on_behalf_of
-        if self.is_replayed:
-            wire["replayed"] = True
-        if self.reason:
-            wire["reason"] = self.reason[:MAX_REASON_CHARS]
-        for name, text in (("arguments", self.arguments), ("result", self.result)):
-            if text is not None:
-                wire[name] = redaction.value(orjson.loads(text))
-        return wire
+    on_behalf_of: tuple[str, ...]
+    is_replayed: bool
+    reason: str
+    wire: Mapping[str, Any]
 
     @classmethod
     def from_wire(cls, wire: Any) -> Self:
         """Reads what anybody may have written. Raises ValueError."""
         try:
-            texts = {name: _text(wire[name]) for name in ("from", "capability", "outcome")}
             return cls(
-                call_id=_maybe(wire.get("call_id")),
-                sender=texts["from"],
-                agent=_maybe(wire.get("to")),
-                capability=texts["capability"],
-                outcome=texts["outcome"],
-                ended_at=datetime.fromisoformat(_text(wire["at"])).timestamp(),
+                call_id=_maybe(wire["call_id"]),
+                sender=_text(wire["from"]),
+                agent=_maybe(wire["to"]),
+                capability=_text(wire["capability"]),
+                outcome=_text(wire["outcome"]),
+                ended_at=_moment(wire["at"]),
                 elapsed_ms=float(wire.get("elapsed_ms", 0.0)),
-                arguments_sha256=_maybe(wire.get("arguments_sha256")),
                 workflow_id=_maybe(wire.get("workflow_id")),
-                trace_id=_maybe(wire.get("trace_id")),
                 on_behalf_of=tuple(map(_text, wire.get("on_behalf_of", ()))),
                 is_replayed=wire.get("replayed") is True,
                 reason=_text(wire.get("reason", "")),
-                arguments=orjson.dumps(wire["arguments"]) if "arguments" in wire else None,
-                result=orjson.dumps(wire["result"]) if "result" in wire else None,
+                wire=wire,
             )
         except (AttributeError, KeyError, TypeError, OverflowError) as problem:
             raise ValueError(f"it is no record of a call: {problem}") from None
@@ -98,11 +95,6 @@ def canonical(value: Any) -> bytes | None:
         return None
 
 
-def digest_of(text: bytes | None) -> str | None:
-    """The SHA-256 of a canonical text, as hex."""
-    return None if text is None else hashlib.sha256(text).hexdigest()
-
-
 def kept(text: bytes | None) -> bytes | None:
     """A text as a record keeps it: one that is too long is only told."""
     if text is None or len(text) <= MAX_PAYLOAD_BYTES:
@@ -114,6 +106,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.100} is no text")
     return value
+
+
+def _moment(value: Any) -> datetime:
+    moment = datetime.fromisoformat(_text(value))
+    if moment.tzinfo is None:
+        raise TypeError(f"{value!r} has no zone")
+    return moment
 
 
 def _maybe(value: Any) -> str | None:

@@ -99,10 +99,10 @@ class Replica:
 
 class World:
     """A task, two replicas, and everything that has been seen of it."""
+
+    def __init__(self, settings: Settings) -> None:
         # Nobody here would store the records of calls.
         self.settings = settings.model_copy(update={"audit": False})
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self.runs: list[Run] = []
         self.replicas: list[Replica] = []
         self.next_is_deaf = False
