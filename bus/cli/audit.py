@@ -23,7 +23,7 @@ from bus.trust.audited import Found, Wanted, audited
 from bus.trust.call_record import OK, CallRecord
 from bus.trust.rules import capability_problem
 
-SHOWN = 1000
+SHOWN = 200
 HEADER = ("TIME", "FROM", "TO", "CAPABILITY", "OUTCOME", "MS", "CALL")
 WIDTHS = (23, 14, 14, 24, 28, 9)
 

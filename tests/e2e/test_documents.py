@@ -37,7 +37,16 @@ EXPECTED = {
     'bus call report.write \'{"topic": "buses"}\'': (0, "-"),
     'bus call calculator.add \'{"a": 1, "b": 2}\' --no-wait': (0, "-"),
     "bus task ls": (0, "there are no such tasks"),
+    "bus rules check rules.toml": (0, "2 rules can be used"),
+    "bus rules explain writer-7 calculator.add adder --rules rules.toml": (1, "denied by line 6"),
+    "bus run adder:adder --rules rules.toml": None,
+    'bus call calculator.add \'{"a": 2, "b": 2}\'': (0, '"sum": 4.0'),
+    'bus call calculator.add \'{"a": 2, "b": 2}\' --from stranger': (1, "adder has no capability 'calculator.add'"),
+    "bus audit --denied": (0, "auth.permission_denied"),
+    "bus audit --agent adder --since 1h": (0, "ok"),
 }
+WITH_RULES = list(EXPECTED)[list(EXPECTED).index("bus rules check rules.toml") :]
+WITH_CALLS = [one for one in EXPECTED if one.startswith(("bus call", "bus registry")) and one not in WITH_RULES]
 
 
 def blocks(language: str) -> list[str]:
@@ -59,7 +68,7 @@ def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: R
     agent, *_ = blocks("python")
     (tmp_path / "shouter.py").write_text(agent)
     start("bus", "run", "shouter:shouter", until="running shouter")
-    run_all([command for command in EXPECTED if "call" not in command and "registry" not in command], bus_command)
+    run_all([command for command in EXPECTED if command not in WITH_CALLS + WITH_RULES], bus_command)
 
 
 def test_the_capability_and_the_commands(
@@ -71,7 +80,7 @@ def test_the_capability_and_the_commands(
     reporter, submitting = (block for block in blocks("py") if "report.write" in block)
     (tmp_path / "reporter.py").write_text(reporter)
     start("bus", "run", "reporter:reporter", until="running reporter")
-    run_all([command for command in EXPECTED if "call" in command or "registry" in command], bus_command)
+    run_all(WITH_CALLS, bus_command)
     later = "".join(f"    {line}\n" for line in submitting.splitlines())
     (tmp_path / "later.py").write_text(
         f"import asyncio\nfrom bus import Bus\n\nasync def main():\n  async with Bus.connect() as bus:\n{later}\n"
@@ -81,6 +90,15 @@ def test_the_capability_and_the_commands(
         [sys.executable, "later.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == "1 pages about buses\n", done.stderr
+
+
+def test_the_rules_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
+    """SEC-2, SEC-6."""
+    _, _, _, adder, _ = blocks("python")
+    (tmp_path / "adder.py").write_text(adder)
+    (tmp_path / "rules.toml").write_text(next(block for block in blocks("toml") if "[[allow]]" in block))
+    start("bus", "run", "adder:adder", "--rules", "rules.toml", until="running adder")
+    run_all(WITH_RULES, bus_command)
 
 
 def run_all(commands: list[str], bus_command: Run) -> None:
