@@ -73,7 +73,6 @@ def check(
 
     Example: bus rules check rules.toml
     """
-    log_to_stderr("error")
     try:
         rules = _read(file)
     except RulesError as problem:
@@ -83,7 +82,7 @@ def check(
             print(clean(f"{file}: {problem}"), file=sys.stderr)
         sys.exit(BROKEN)
     found = list(unreachable(rules.rules))
-    known = _Bus() if offline else asyncio.run(_bus(servers))
+    known = _known(servers, offline)
     if known.is_known:
         found += strangers(rules.rules, Known(known.agents, known.capabilities))
     if as_json:
@@ -115,7 +114,6 @@ def explain(
 
     Example: bus rules explain planner calculator.add alice --rules rules.toml
     """
-    log_to_stderr("error")
     chain = [source, *(behalf or [])]
     problems = [agent_problem(one) for one in (*chain, target or source)] + [capability_problem(capability)]
     if problem := next(filter(None, problems), None):
@@ -123,7 +121,7 @@ def explain(
     if any("*" in name for name in (*chain, capability, target or "")):
         raise UsageError("explain takes names, not patterns")
     rules = _rules(rules_file)
-    known = _Bus() if offline else asyncio.run(_bus(servers))
+    known = _known(servers, offline)
     offers = known.offers(capability)
     targets = [target] if target is not None else sorted(offers)
     if not targets:
@@ -175,6 +173,13 @@ def _read(file: Path) -> RuleSet:
         return read_rules(file.read_bytes())
     except OSError as problem:
         raise UsageError(f"cannot read {file}: {problem.strerror or problem}") from None
+
+
+def _known(servers: str | None, offline: bool) -> _Bus:
+    if offline:
+        return _Bus()
+    log_to_stderr("error")
+    return asyncio.run(_bus(servers))
 
 
 async def _bus(servers: str | None) -> _Bus:

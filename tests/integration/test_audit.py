@@ -160,6 +160,25 @@ async def test_payloads_are_kept_when_that_is_asked_for_and_their_secrets_are_no
     assert "over the 16384" in long.wire["arguments"]
 
 
+async def test_a_streamed_call_leaves_one_record_when_it_ends(bus: Bus, settings: Settings) -> None:
+    """SEC-6, REG-7: also one whose reader leaves."""
+    agent = Agent("worker")
+
+    @agent.capability("work.count", description="Counts.")
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+            await asyncio.sleep(0.005)
+
+    async with agent.running(settings):
+        assert [one async for one in bus.stream("work.count", {"to": 3})] == [0, 1, 2]
+        async with bus.stream("work.count", {"to": 3000}) as left:
+            async for _ in left:
+                break
+        found = await recorded(bus, 2)
+    assert [one.outcome for one in found] == ["ok", "tool.cancelled"]
+
+
 async def test_it_can_be_switched_off(bus: Bus, settings: Settings) -> None:
     """SEC-6."""
     async with worker().running(settings.model_copy(update={"audit": False})):
