@@ -46,7 +46,7 @@ class Audit:
         self._connection = connection
         self._subject = connection.subjects.audit(writer)
         self._redaction = Redaction(name.strip() for name in settings.log_redact.split(","))
-        self._waiting: deque[Wire] = deque()
+        self._waiting: deque[bytes | Wire] = deque()
         self._untold = 0
         self._told_at = float("-inf")
         self._arrived = asyncio.Event()
@@ -65,7 +65,12 @@ class Audit:
         if count >= self._max_waiting:
             self._drop(1, "the broker does not store them fast enough")
             return
-        self._waiting.append(record)
+        # Bytes at once: thousands of objects that wait would keep the collector of garbage busy. Payloads take longer,
+        # so that they are left to the task.
+        encoded = record if self.keeps_payloads else self._encode(record)
+        if encoded is None:
+            return
+        self._waiting.append(encoded)
         if count == 0:
             self._arrived.set()
             self._idle.clear()
@@ -121,12 +126,10 @@ class Audit:
         parts: list[bytes] = []
         size = 0
         while self._waiting and len(parts) < MAX_GROUP:
-            try:
-                part = self._encode(self._waiting[0])
-            except TypeError as problem:
-                # Half a character in a name that a caller made up.
+            first = self._waiting[0]
+            part = first if isinstance(first, bytes) else self._encode(first)
+            if part is None:
                 self._waiting.popleft()
-                self._drop(1, f"JSON has no word for it: {problem}")
                 continue
             if parts and size + len(part) > limit:
                 break
@@ -134,17 +137,23 @@ class Audit:
             self._in_hand += 1
             parts.append(part)
             size += len(part) + 1
-            if len(parts) % ENCODED_AT_ONCE == 0:
+            if self.keeps_payloads and len(parts) % ENCODED_AT_ONCE == 0:
                 # Calls go on between: a whole group at once would hold them up for milliseconds.
                 await asyncio.sleep(0)
         dropped = b',"dropped":%d' % untold if untold else b""
         return b'{"calls":[' + b",".join(parts) + b"]" + dropped + b"}"
 
-    def _encode(self, record: Wire) -> bytes:
+    def _encode(self, record: Wire) -> bytes | None:
+        """The record as JSON, secrets hidden; None for one that is dropped, because JSON has no word for it."""
         for name in PAYLOADS if self.keeps_payloads else ():
             if (text := record.get(name)) is not None:
                 record = {**record, name: self._redaction.value(orjson.loads(text))}
-        return orjson.dumps(record)
+        try:
+            return orjson.dumps(record)
+        except TypeError as problem:
+            # Half a character in a name that a caller made up.
+            self._drop(1, f"it cannot be written: {problem}")
+            return None
 
     async def _store(self, data: bytes) -> None:
         self._number += 1
