@@ -15,6 +15,7 @@ from bus.broker.subjects import TASK
 from bus.calls.capability import Capability
 from bus.calls.card import CALL_MODE, TASK_MODE
 from bus.calls.execution import Check
+from bus.calls.guard import Guard
 from bus.calls.service import Service
 from bus.config import Settings
 from bus.contracts.upcast import Cast, Contracts, compiled
@@ -39,6 +40,7 @@ from bus.registry.peers import Peers
 from bus.registry.presence import Presence
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
+from bus.trust.rule_book import RuleBook
 
 log = logging.getLogger("bus.agent")
 
@@ -257,12 +259,14 @@ class Agent:
         handlers, contracts = self.compiled(), (self._own_contracts, *self.contracts)
         if self._capabilities and TASK_REQUEST in handlers:
             raise ValueError(f"{self.name} has capabilities, whose tasks come as {TASK_REQUEST!r}; it needs no handler")
+        RuleBook.opened(settings)  # What is wrong with it is told before anything has started.
         telemetry = Telemetry(self.name, namespace=settings.namespace)
         try:
             connection = await Connection.open(settings, name=self.name)
         except BaseException:
             await telemetry.close()
             raise
+        guard = Guard(connection, self.name, instance=telemetry.instance_id)
         peers = Peers(connection)
         negotiation = Negotiation(peers, contracts)
         policy = self.retry or RetryPolicy(max_attempts=settings.max_attempts)
@@ -277,6 +281,7 @@ class Agent:
             publish=publisher.publish,
             handles=[str(handler.version or type) for type, handler in sorted(handlers.items())],
             attempts=lambda code: policy.for_code(code).max_attempts,
+            guard=guard,
         )
         if self._capabilities:
             handlers[TASK_REQUEST] = task_handler(service.tasks.handle, policy)
@@ -338,6 +343,7 @@ class Agent:
             for one in consumers:
                 await one.start()
             queue.start()
+            await guard.start(is_agent=True)
             await service.start()
             does = ", ".join([*self.handles, *self.capabilities])
             log.info("%s runs on %s and handles %s", self.name, connection.url, does or "nothing")
@@ -360,6 +366,7 @@ class Agent:
                     log.warning("%s handed back %d messages that were still running", self.name, sum(handed_back))
         finally:
             await service.close()
+            await guard.close()
             await presence.stop()
             await peers.stop()
             await queue.stop()

@@ -15,6 +15,7 @@ from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.calls.caller import Caller
 from bus.calls.client import CallingClient
+from bus.calls.guard import Guard
 from bus.calls.tasks.client import TaskClient
 from bus.config import Settings
 from bus.contracts.upcast import Contracts
@@ -56,6 +57,7 @@ class Bus(CallingClient, TaskClient):
         connection: Connection,
         telemetry: Telemetry,
         name: str,
+        guard: Guard,
         middleware: Sequence[PublishMiddleware] = (),
         negotiation: Negotiation | None = None,
     ) -> None:
@@ -65,7 +67,7 @@ class Bus(CallingClient, TaskClient):
         self.dead_letters = Mending(connection)
         self._telemetry = telemetry
         self._publisher = Publisher(connection, telemetry, middleware=middleware, negotiation=negotiation)
-        super().__init__(Caller(connection, telemetry, name))
+        super().__init__(Caller(connection, telemetry, name, guard))
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -98,7 +100,8 @@ class Bus(CallingClient, TaskClient):
             await stack.enter_async_context(span_status_told(connection, telemetry))
             peers = Peers(connection)
             stack.push_async_callback(peers.stop)
-            bus = cls(connection, telemetry, name, middleware, Negotiation(peers, contracts))
+            guard = await stack.enter_async_context(Guard(connection, name, instance=telemetry.instance_id))
+            bus = cls(connection, telemetry, name, guard, middleware, Negotiation(peers, contracts))
             stack.push_async_callback(bus._caller.close)
             yield bus
 

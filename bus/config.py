@@ -79,6 +79,12 @@ class Settings(BaseSettings):
     )
     idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
 
+    rules_file: str = Field("", description="path of the rules: who may call what; empty: everybody everything")
+    audit: bool = Field(True, description="whether every call leaves a record")
+    audit_payloads: bool = Field(False, description="whether the record has arguments and result, without secrets")
+    audit_max_age_s: Annotated[float, Field(ge=60, description="how long records of calls are kept")] = 30 * 86400.0
+    audit_max_bytes: Annotated[int, Field(ge=0, description="beyond it the oldest records go; 0: no limit")] = 0
+
     @field_validator("lease_ttl_s")
     @classmethod
     def _three_heartbeats(cls, value: float, others: ValidationInfo) -> float:

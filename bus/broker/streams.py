@@ -51,6 +51,7 @@ class StreamNames:
     streams: str
     dead: str
     done: str
+    audit: str
     workflows: str
     artifacts: str
     registry: str
@@ -70,6 +71,7 @@ class StreamNames:
             streams=f"{upper}_STREAMS",
             dead=f"{upper}_DEAD",
             done=f"{upper}_DONE",
+            audit=f"{upper}_AUDIT",
             workflows=f"{lower}_workflows",
             artifacts=f"{lower}_artifacts",
             registry=f"{lower}_registry",
@@ -148,6 +150,14 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             subjects.done_all,
             max_age=settings.dedupe_window_s,
             duplicate_window=min(DUPLICATE_WINDOW_S, settings.dedupe_window_s),
+        ),
+        config(
+            names.audit,
+            subjects.audit_all,
+            max_age=settings.audit_max_age_s,
+            # Not a limit unless asked for: the server sets so much of its disk aside.
+            max_bytes=settings.audit_max_bytes or None,
+            duplicate_window=min(DUPLICATE_WINDOW_S, settings.audit_max_age_s),
         ),
         config(
             names.work,

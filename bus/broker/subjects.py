@@ -221,6 +221,20 @@ class Subjects:
         """The question, to everybody, what became of their spans."""
         return f"{self._prefix}.status.spans"
 
+    @property
+    def rules_status(self) -> str:
+        """The question, to everybody, which rules are in force there."""
+        return f"{self._prefix}.status.rules"
+
+    def audit(self, writer: str) -> str:
+        """What one agent or client writes about calls; it is the writer whom permissions can hold to its name."""
+        return f"{self._prefix}.audit.{writer}"
+
+    @property
+    def audit_all(self) -> str:
+        """All records of calls."""
+        return f"{self._prefix}.audit.*"
+
     def contracts(self, agent: str) -> str:
         """Where every replica of an agent answers what it reads (wire specification, section Versions of payloads)."""
         return f"{self._prefix}.contracts.{agent}"

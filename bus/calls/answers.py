@@ -51,6 +51,7 @@ class Answers:
         # JSON has no word for it, or nobody could store it.
         code = "tool.invalid_result" if isinstance(failed, Rejected) else failed.info.code
         info = error(code, f"the result of {taken.name} cannot be sent: {failed.info.message}").info
+        taken.failure = info
         return self.short(taken, info, result.tool_call_id)
 
     def accepted(self, taken: Taken, tool_call_id: str, instance: str, timeout_s: float) -> bytes:

@@ -17,6 +17,7 @@ from bus.calls.letters import letter, moment
 from bus.calls.meaning import meaning
 from bus.calls.tasks.submission import TASK_ID
 from bus.calls.watch import Watch
+from bus.calls.witness import Witness
 from bus.contracts.result import Result
 from bus.envelope import Envelope, codec, versions
 from bus.errors import BusError, error
@@ -34,10 +35,11 @@ RETURN_S = 3.0
 class Attempts:
     """What goes out and comes back for the calls of one connection."""
 
-    def __init__(self, connection: Connection, watch: Watch, name: str) -> None:
+    def __init__(self, connection: Connection, watch: Watch, name: str, witness: Witness) -> None:
         self._connection = connection
         self._watch = watch
         self._name = name
+        self._witness = witness
         self._artifacts = Artifacts(connection)
         self._inline_limit = connection.settings.inline_limit
         self._reconnected_at = float("-inf")
@@ -54,7 +56,7 @@ class Attempts:
         cause: Envelope | None,
     ) -> Result:
         """Asks one agent once. Cancelled, it tells the callee."""
-        answer = None
+        answer, is_answered = None, False
         try:
             subject, data = self._compose(draft, asked, offer, deadline, trace_id, cause)
             if len(data) > self._inline_limit:
@@ -69,7 +71,9 @@ class Attempts:
                 timeout_s=max(0.0, deadline - time.monotonic()),
             )
             self._watch.begin(answer, offer.agent, asked.tool_call_id)
-            fields = _result_fields(await answer, offer)
+            arrival = await answer
+            is_answered = True
+            fields = _result_fields(arrival, offer)
             payload = fields.get("payload")
             if DATA_REF in (fields.get("extensions") or ()):
                 payload = (await restore(Envelope.from_fields(fields), self._artifacts)).payload
@@ -81,6 +85,8 @@ class Attempts:
             info = meaning(problem.info, offer.agent, asked.tool_name, deadline)
             if info.code == "tool.timeout":
                 await self._watch.cancel(offer.agent, asked.tool_call_id)
+            elif not is_answered:
+                self._witness.unsent(draft, asked.tool_call_id, info, agent=offer.agent, cause=cause, trace_id=trace_id)
             return Result.of_error(info, tool_call_id=asked.tool_call_id, meta={"tool_name": asked.tool_name})
         finally:
             if answer is not None:

@@ -13,12 +13,13 @@ from bus.broker.wire import header_block, publish_command
 from bus.calls.asked import Asked, Window
 from bus.calls.attempts import Attempts
 from bus.calls.attributes import call_attributes
-from bus.calls.directory import Directory
+from bus.calls.directory import Capabilities, Directory
 from bus.calls.draft import CallDraft
+from bus.calls.guard import Guard
 from bus.calls.index import Offer
+from bus.calls.lookup import Lookup
 from bus.calls.precheck import Precheck
 from bus.calls.progress import OnProgress, with_progress
-from bus.calls.selection import suitable
 from bus.calls.stream import Stream
 from bus.calls.streams import Streams
 from bus.calls.tasks.submission import Submission, Wish
@@ -38,7 +39,7 @@ IN_FLIGHT = 64
 class Caller:
     """Calls capabilities over one connection. Safe to use from many tasks."""
 
-    def __init__(self, connection: Connection, telemetry: Telemetry, name: str) -> None:
+    def __init__(self, connection: Connection, telemetry: Telemetry, name: str, guard: Guard) -> None:
         self.directory = Directory(connection)
         self.accounts = Accounts(connection)
         self.submission = Submission(connection, telemetry, name)
@@ -46,7 +47,11 @@ class Caller:
         self._telemetry = telemetry
         self._name = name
         self._watch = Watch(connection, self.directory, name)
-        self._attempts = Attempts(connection, self._watch, name)
+        self.capabilities = Capabilities(self.directory, name, guard.rules)
+        self._lookup = Lookup(self.directory, name, guard, timeout_s=connection.settings.call_timeout_s)
+        self.registered = self._lookup.registered
+        self._witness = guard.witness
+        self._attempts = Attempts(connection, self._watch, name, guard.witness)
         self._precheck = Precheck()
         self.streams = Streams(connection, self._watch, name)
         self._turn = random.randrange(1 << 16)
@@ -121,15 +126,14 @@ class Caller:
         call_id = draft.id or new_message_id()
         started = time.monotonic()
         try:
-            offers = await self.offers(draft)
-            if cause is not None and "budget" in cause.extensions:
-                await self.accounts.spend(cause, calls=1)
+            offers = await self._begin(draft, call_id, cause)
         except BusError as problem:
             return Result.of_error(problem.info, tool_call_id=call_id)
         deadline = started + self._timeout_s(draft, offers, cause)
         trace_id = cause.trace_id if cause is not None else new_trace_id()
         arguments = draft.to_json()
         if draft.validate and (breach := self._precheck.breach(offers[0], arguments)) is not None:
+            self._witness.unsent(draft, call_id, breach, agent=offers[0].agent, cause=cause, trace_id=trace_id)
             return Result.of_error(breach, tool_call_id=call_id)
         asked = Asked(
             call_id,
@@ -204,20 +208,19 @@ class Caller:
         """
         draft = CallDraft(capability, arguments, **options)
         draft.check()
-        if cause is not None and "budget" in cause.extensions:
-            await self.accounts.spend(cause, calls=1)
         agent = draft.agent
         try:
-            offers = await self.offers(draft)
-        except BusError as problem:
-            if agent is None or problem.info.code != "registry.agent_not_found":
-                raise
-        else:
+            await self._pay(cause)
+            offers = await self._lookup.offers(draft, cause)
             self._turn += 1
             offer = offers[self._turn % len(offers)]
             agent = offer.agent
             if draft.validate and (breach := self._precheck.breach(offer, draft.to_json())) is not None:
                 raise raised(breach)
+        except BusError as problem:
+            if agent is None or problem.info.code != "registry.agent_not_found":
+                self._lookup.refused(draft, draft.id or new_message_id(), problem, cause)
+                raise
         record = await self.submission.submit(Wish(draft, agent, self._name, cause, parent))
         return Task(self._connection, self._name, record.id)
 
@@ -229,14 +232,13 @@ class Caller:
         Raises RegistryError when nobody offers the capability, and BrokerError.
         """
         draft.check()
-        offers = await self.offers(draft)
-        if cause is not None and "budget" in cause.extensions:
-            await self.accounts.spend(cause, calls=1)
+        call_id = draft.id or new_message_id()
+        offers = await self._begin(draft, call_id, cause)
         self._turn += 1
         offer = offers[self._turn % len(offers)]
         trace_id = cause.trace_id if cause is not None else new_trace_id()
         deadline = time.monotonic() + self._timeout_s(draft, offers, cause)
-        asked = Asked(draft.id or new_message_id(), draft.capability, draft.to_json(), draft.version)
+        asked = Asked(call_id, draft.capability, draft.to_json(), draft.version)
         subject, data = await self._attempts.request(draft, asked, offer, deadline, trace_id, cause)
         headers = header_block(parent.to_headers()) if parent is not None else b""
         await self._connection.send(publish_command(subject, "", headers, data))
@@ -250,18 +252,19 @@ class Caller:
 
     # -- one call --
 
-    async def offers(self, draft: CallDraft) -> list[Offer]:
-        """Who may be asked. Raises RegistryError and BrokerError."""
-        timeout_s = draft.timeout_s or self._connection.settings.call_timeout_s
-        await self.directory.ready(timeout_s)
-        found = suitable(self.directory.index, draft)
-        if isinstance(found, BusError):
-            # Who has just registered may not be in the index yet.
-            await self.directory.settle()
-            found = suitable(self.directory.index, draft)
-            if isinstance(found, BusError):
-                raise found
-        return found
+    async def _begin(self, draft: CallDraft, call_id: str, cause: Envelope | None) -> list[Offer]:
+        """Who may be asked, once the call is paid for. Raises RegistryError, Rejected and BrokerError."""
+        try:
+            offers = await self._lookup.offers(draft, cause)
+            await self._pay(cause)
+        except BusError as problem:
+            self._lookup.refused(draft, call_id, problem, cause)
+            raise
+        return offers
+
+    async def _pay(self, cause: Envelope | None) -> None:
+        if cause is not None and "budget" in cause.extensions:
+            await self.accounts.spend(cause, calls=1)
 
     def _in_turn(self, offers: list[Offer]) -> list[Offer]:
         """Who is asked first, and who next."""

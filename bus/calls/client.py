@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from bus.calls.asked import MAX_REPAIRS
 from bus.calls.caller import Caller
-from bus.calls.directory import Capabilities
 from bus.calls.draft import CallDraft
 from bus.calls.progress import OnProgress
 from bus.calls.stream import Stream
@@ -22,7 +21,7 @@ class CallingClient:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self.capabilities = Capabilities(caller.directory)
+        self.capabilities = caller.capabilities
 
     def call(
         self,

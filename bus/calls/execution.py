@@ -28,6 +28,8 @@ from bus.telemetry.spans import Span
 from bus.telemetry.told import instead_of
 from bus.trust import budget, labels
 from bus.trust.accounts import Accounts
+from bus.trust.delegation import askers
+from bus.trust.rule_book import RuleBook
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 from bus.workflow.references import DATA_REF, restore
@@ -53,6 +55,7 @@ class Execution:
         accounts: Accounts,
         answers: Answers,
         submission: Submission,
+        rules: RuleBook | None,
     ) -> None:
         self._connection = connection
         self._agent = agent
@@ -66,6 +69,7 @@ class Execution:
         self._accounts = accounts
         self._submission = submission
         self._replays = Replays(connection, agent, instance)
+        self._rules = rules
         self._max_hops = connection.settings.max_hops
 
     def capability(self, taken: Taken) -> Capability | None:
@@ -81,10 +85,13 @@ class Execution:
         left_s = budget.check(envelope, max_hops=self._max_hops)
         if DATA_REF in envelope.extensions:
             envelope = await restore(envelope, self._artifacts)
-            taken.asked = asked = Asked.of(envelope)
+            asked = taken.hold(Asked.of(envelope))
         capability = self._capabilities.get(asked.tool_name)
-        if capability is None:
-            raise unknown(self._agent, asked.tool_name, self._capabilities)
+        if self._rules is not None and capability is not None:
+            taken.denied = self._denied(capability.card, envelope)
+        if capability is None or taken.denied:
+            # The same answer to both, made of what the asker may see: none can tell what it is that it may not.
+            raise unknown(self._agent, asked.tool_name, self._seen_by(envelope))
         card = capability.card
         meta["tool_version"] = card.version
         if not card.serves(asked.version):
@@ -212,3 +219,22 @@ class Execution:
         wish = Wish(draft, self._agent, envelope.sender, envelope, span.context)
         record = await self._submission.submit(wish)
         meta |= {"status": "pending", "task_id": record.id}
+
+    def _denied(self, card: Card, envelope: Envelope) -> str:
+        """Why the rules do not let this asker call it, in words; empty when they do."""
+        assert self._rules is not None
+        rules, who = self._rules.rules, askers(envelope)
+        if rules.permits(who, card.name, self._agent, sensitive=card.sensitive):
+            return ""
+        return rules.refusal(who, card.name, self._agent, sensitive=card.sensitive)
+
+    def _seen_by(self, envelope: Envelope) -> list[str]:
+        """The capabilities that an asker may call."""
+        if self._rules is None:
+            return list(self._capabilities)
+        rules, who = self._rules.rules, askers(envelope)
+        return [
+            name
+            for name, one in self._capabilities.items()
+            if rules.permits(who, name, self._agent, sensitive=one.card.sensitive)
+        ]

@@ -209,9 +209,10 @@ class Responder:
         """Answers without running anything, in the order of the messages; beyond 4,096 that wait nothing is said."""
         taken = Taken(message)
         taken.ended = why
+        answer = self._line.refusal(taken, why)
         with contextlib.suppress(asyncio.QueueFull):
             if message.reply:
-                self._said.put_nowait((message.reply, self._line.refusal(taken, why) or b""))
+                self._said.put_nowait((message.reply, answer or b""))
 
     async def _speak(self) -> None:
         while True:

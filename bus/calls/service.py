@@ -15,6 +15,7 @@ from bus.calls.call import Publish
 from bus.calls.caller import Caller
 from bus.calls.capability import Capability
 from bus.calls.execution import Check, Execution
+from bus.calls.guard import Guard
 from bus.calls.line import Line
 from bus.calls.micro import Micro
 from bus.calls.registry import Registration
@@ -45,11 +46,12 @@ class Service:
         concurrency: int,
         publish: Publish,
         attempts: Attempts,
+        guard: Guard,
         accepts: Mapping[str, Any] | None = None,
         handles: Sequence[str] = (),
     ) -> None:
         instance = uuid.uuid4().hex
-        self.caller = Caller(connection, telemetry, agent)
+        self.caller = Caller(connection, telemetry, agent, guard)
         self._agent = agent
         self._is_needed = bool(capabilities or accepts)
         artifacts = Artifacts(connection)
@@ -66,8 +68,9 @@ class Service:
             accounts=self.caller.accounts,
             answers=answers,
             submission=self.caller.submission,
+            rules=guard.rules,
         )
-        line = Line(connection, telemetry, execution, answers, agent=agent)
+        line = Line(connection, telemetry, execution, answers, guard.witness, agent=agent)
         self.tasks = Runner(
             connection,
             line,
@@ -75,7 +78,7 @@ class Service:
             instance=instance,
             capabilities=capabilities,
             attempts=attempts,
-            offers=self.caller.offers,
+            offers=self.caller.registered,
         )
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
         if capabilities:

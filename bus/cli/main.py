@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, task, trace
+from bus.cli import audit, bench, call, chaos, dead, inspect, operate, published, rules, schema, task, trace
 from bus.cli.empty import refuse_empty
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
@@ -33,6 +33,8 @@ app.command("send")(operate.send)
 app.command("call")(call.call)
 app.add_typer(call.registry_app, name="registry")
 app.add_typer(task.task_app, name="task")
+app.command("audit")(audit.audit)
+app.add_typer(rules.rules_app, name="rules")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
 app.add_typer(dead.dead_app, name="dead")

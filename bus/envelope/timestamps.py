@@ -43,7 +43,11 @@ def is_timestamp(value: object) -> bool:
 
 def now() -> str:
     """Return the time of this moment, UTC, to the microsecond: `2026-01-31T09:30:00.123456Z`."""
-    moment = time.time()
+    return at(time.time())
+
+
+def at(moment: float) -> str:
+    """Return a Unix time as `now` does."""
     seconds = int(moment)
     return f"{_second(seconds)}.{int((moment - seconds) * 1_000_000):06d}Z"
 

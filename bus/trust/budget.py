@@ -15,6 +15,7 @@ from typing import Any
 
 from bus.envelope import Envelope, timestamps
 from bus.errors import error
+from bus.trust.delegation import ON_BEHALF_OF, chain_of, lengthened
 
 Extensions = dict[str, Any]
 UNITS = ("calls", "messages", "tokens")
@@ -137,8 +138,8 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
     """The extensions of a message sent while handling `parent`: one hop more, the path, budget, labels, and `given`.
 
     Of what is `given`, `hops` and `path` are passed over, because the bus counts them; a `budget` becomes a share of
-    the inherited one, and `labels` come to those that are there. Raises `protocol.malformed` for shares of shares
-    nested more than 16 deep.
+    the inherited one, and `labels` and `on_behalf_of` come to those that are there. Raises `protocol.malformed` for
+    shares of shares nested more than 16 deep.
     """
     above = parent.extensions
     inherited: Extensions = {
@@ -146,6 +147,7 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
         "correlation_id": above.get("correlation_id", parent.message_id),
         "hops": parent.hops + 1,
         "path": [*above.get("path", []), agent][-PATH_KEPT:],
+        ON_BEHALF_OF: chain_of(parent),
     }
     if "budget" in above:
         inherited["budget"] = _passed_on(parent)
@@ -157,6 +159,8 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
             own["budget"] = share(inherited["budget"], own["budget"])
         if "labels" in own and "labels" in inherited:
             own["labels"] = list(dict.fromkeys([*inherited["labels"], *own["labels"]]))
+        if ON_BEHALF_OF in own:
+            own[ON_BEHALF_OF] = lengthened(inherited[ON_BEHALF_OF], own[ON_BEHALF_OF])
         inherited |= own
     return inherited
 

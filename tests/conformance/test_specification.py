@@ -107,6 +107,8 @@ def test_the_subjects_are_the_codes_own() -> None:
         subjects.stream("<from>", "call").replace(".call", ".<call>"),
         subjects.dead("<agent>", "<reason>"),
         subjects.done("<agent>"),
+        subjects.audit("<writer>"),
+        subjects.rules_status,
         subjects.claims("<agent>"),
         subjects.contracts("<agent>"),
     ]

@@ -16,6 +16,7 @@ from bus import Bus, BusError, Call, CallDraft, Envelope, RetryLater, Settings
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.calls.capability import Capability
+from bus.calls.guard import Guard
 from bus.calls.service import Service
 from bus.calls.tasks import runner
 from bus.calls.tasks.record import TaskRecord, TaskState
@@ -67,6 +68,7 @@ class Replica:
             concurrency=4,
             publish=_publish_nothing,
             attempts=lambda _: ATTEMPTS,
+            guard=Guard(connection, "desk", instance="any"),
         )
         self.handling: set[asyncio.Task[None]] = set()
 
@@ -99,7 +101,8 @@ class World:
     """A task, two replicas, and everything that has been seen of it."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        # Nobody here would store the records of calls.
+        self.settings = settings.model_copy(update={"audit": False})
         self.runs: list[Run] = []
         self.replicas: list[Replica] = []
         self.next_is_deaf = False
@@ -126,7 +129,7 @@ class World:
         self.telemetry = Telemetry("tester", namespace=self.settings.namespace)
         self.asking = Service(
             self.asker, self.telemetry, agent="tester", capabilities={}, checks=(), concurrency=1,
-            publish=_publish_nothing, attempts=lambda _: 1,
+            publish=_publish_nothing, attempts=lambda _: 1, guard=Guard(self.asker, "tester", instance="any"),
         )  # fmt: skip
         self.replicas = [await Replica.start(self) for _ in range(2)]
         self.key = uuid.uuid4().hex

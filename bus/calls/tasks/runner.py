@@ -227,7 +227,7 @@ class Runner:
         taken = Taken(Arrival(subject, "task", b"", header_block(headers) if headers else b""))
         extensions = {**message.envelope.extensions, TASK_ID: record.id}
         taken.envelope = message.envelope.replace(sender=record.sender, extensions=extensions)
-        taken.asked = Asked.of(message.envelope)
+        taken.hold(Asked.of(message.envelope))
         taken.task_id, taken.attempt = record.id, record.attempts
         return taken
 
@@ -261,7 +261,7 @@ class Runner:
                 log.info("%s: the task %s is %s; its late result is dropped", self._agent, record.id, state)
             return
         is_last = record.attempts >= self._attempts(info.code) or now() >= record.deadline_at
-        is_elsewhere = info.code in NOT_HERE and await self._is_elsewhere(record)
+        is_elsewhere = info.code in NOT_HERE and not taken.denied and await self._is_elsewhere(record)
         if is_elsewhere or (info.retryable and not is_last):
             counts = not is_elsewhere and not info.code.startswith("broker.")
             given_back = await self._store.change(record.id, lambda one: one.given_back(record.attempts, counts=counts))

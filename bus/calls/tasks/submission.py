@@ -27,6 +27,7 @@ from bus.telemetry.context import TraceContext
 from bus.telemetry.logs import tell_sent
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.trust import budget
+from bus.trust.delegation import ON_BEHALF_OF
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.references import refer
 
@@ -134,7 +135,7 @@ class Submission:
         deadline_at = record.deadline_at.isoformat()
         extensions["budget"] = {**extensions.get("budget", {}), "deadline_at": deadline_at}
         if wish.asker != self._name:
-            extensions["on_behalf_of"] = [wish.asker]
+            extensions.setdefault(ON_BEHALF_OF, [wish.asker])
         return Envelope(
             sender=self._name,
             to=record.agent,
