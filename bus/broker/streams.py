@@ -25,6 +25,7 @@ from nats.js.api import (
 
 from bus.broker.connection import Connection
 from bus.broker.translate import translated
+from bus.config import Settings
 
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
@@ -35,7 +36,7 @@ SCHEDULES_SINCE = (2, 12)
 MAX_ACK_PENDING = 20_000
 
 _FIXED = ("retention", "storage")
-_COMPARED = ("subjects", "discard", "allow_msg_ttl", "allow_msg_schedules")
+_COMPARED = ("subjects", "discard", "allow_msg_ttl", "allow_msg_schedules", "allow_atomic")
 # Another process may have set more on purpose, and less would delete or refuse messages: these only grow.
 _GROWING = ("max_age", "max_bytes", "num_replicas", "duplicate_window")
 
@@ -88,6 +89,16 @@ def has_schedules(server_version: str) -> bool:
     """Whether a server of this version delivers messages at a set time (2.12 and newer)."""
     numbers = [int(part) for part in server_version.partition("-")[0].split(".")[:2] if part.isdigit()]
     return tuple(numbers) >= SCHEDULES_SINCE
+
+
+def has_batches(server_version: str) -> bool:
+    """Whether a server of this version stores several messages together or not at all (2.12 and newer)."""
+    return has_schedules(server_version)
+
+
+def kept_s(settings: Settings) -> float:
+    """How long documents and artifacts are kept: as long as anything that may refer to them."""
+    return max(settings.history_max_age_s, DEAD_MAX_AGE_S)
 
 
 def stream_configs(connection: Connection) -> list[StreamConfig]:
@@ -173,6 +184,19 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             )
             for bucket in (names.registry, names.results, names.tasks)
         ),
+        # Documents, and leases with a lifetime. A slot and what its holder writes count together (atomic batches).
+        config(
+            f"KV_{names.workflows}",
+            f"$KV.{names.workflows}.>",
+            max_msgs_per_subject=1,
+            discard=DiscardPolicy.NEW,
+            deny_delete=True,
+            allow_msg_ttl=True,
+            allow_rollup_hdrs=True,
+            allow_direct=True,
+            allow_atomic=has_batches(connection.server_version) or None,
+            max_age=kept_s(settings),
+        ),
     ]
 
 
@@ -199,23 +223,18 @@ async def _ensure_buckets(connection: Connection) -> None:
     names, js = StreamNames.of(settings.namespace), connection.jetstream()
     for wanted in _bare_buckets(connection):
         await _ensure_stream(connection, wanted)
-    # Kept as long as anything that may refer to it: the history, and the dead letters.
-    max_age_s = max(settings.history_max_age_s, DEAD_MAX_AGE_S)
-    shared: dict[str, Any] = {"ttl": max_age_s, "replicas": settings.replicas}
-    for bucket in (f"KV_{names.workflows}", f"OBJ_{names.artifacts}"):
-        try:
-            await js.stream_info(bucket)
-            continue
-        except nats.js.errors.NotFoundError:
-            pass
-        try:
-            if bucket.startswith("KV_"):
-                await js.create_key_value(bucket=names.workflows, storage=StorageType.FILE, direct=True, **shared)
-            else:
-                await js.create_object_store(names.artifacts, storage=StorageType.FILE, **shared)
-        except nats.js.errors.BadRequestError:
-            # Another process created it between our two requests.
-            await js.stream_info(bucket)
+    bucket = f"OBJ_{names.artifacts}"
+    try:
+        await js.stream_info(bucket)
+        return
+    except nats.js.errors.NotFoundError:
+        pass
+    shared: dict[str, Any] = {"ttl": kept_s(settings), "replicas": settings.replicas}
+    try:
+        await js.create_object_store(names.artifacts, storage=StorageType.FILE, **shared)
+    except nats.js.errors.BadRequestError:
+        # Another process created it between our two requests.
+        await js.stream_info(bucket)
 
 
 def _bare_buckets(connection: Connection) -> list[StreamConfig]:
@@ -367,3 +386,10 @@ async def last_seq_of(connection: Connection, stream: str, subject: str) -> int:
             return (await connection.jetstream().get_last_msg(stream, subject)).seq or 0
         except nats.js.errors.NotFoundError:
             return 0
+
+
+async def count_of(connection: Connection, stream: str, pattern: str) -> int:
+    """How many messages of a stream fit a pattern, counted by the server. Raises BrokerError."""
+    name, count = await ensure_reader(connection, stream, subjects=[pattern], start_seq=1)
+    await connection.publish(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", b"")
+    return count
