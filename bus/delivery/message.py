@@ -39,7 +39,6 @@ class Message:
         "_began",
         "_calls",
         "_labels",
-        "_memory_limit",
         "_ordinal",
         "_phase",
         "_publisher",
@@ -67,7 +66,6 @@ class Message:
         workflows: Workflows,
         calls: Calling,
         accounts: Accounts,
-        memory_limit: int,
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
@@ -82,7 +80,6 @@ class Message:
         self._publisher = publisher
         self._calls = calls
         self._accounts = accounts
-        self._memory_limit = memory_limit
         # Beside those of the envelope.
         self._labels: dict[str, None] | None = None
         self._ordinal = 0
@@ -268,7 +265,7 @@ class Message:
         return Context(
             self.workflow.documents(FAMILY),
             agent=self._agent,
-            limit_bytes=self._memory_limit,
+            limit_bytes=self._workflows.memory_limit,
             next_key=self._key,
             labels=lambda: self.labels,
             heard=self.label,

@@ -112,7 +112,6 @@ class Pipeline:
         self._calls = calls
         self._accounts = accounts
         self._max_visits = max_visits
-        self._memory_limit = settings.memory_limit
         self._publisher = publisher
         self._hand_over = hand_over
         self._workflows = workflows
@@ -277,15 +276,12 @@ class Pipeline:
             workflows=self._workflows,
             calls=self._calls,
             accounts=self._accounts,
-            memory_limit=self._memory_limit,
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
         await contained(route.run, message)
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-        completion = Completion(
-            envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms, message.set_aside
-        )
+        completion = Completion.of(envelope, attempt, started_at, exec_ms, message.set_aside)
         # What waits for its commit holds no payload: only what the settling needs.
         kind, trace_id = (envelope.type, envelope.phase), envelope.trace_id
         settled = partial(self._handled, key, kind, trace_id, completion, delivery, span, ended)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bus.envelope import Envelope
+
 
 class Completion(NamedTuple):
     """One handled message. `started_at` and `exec_ms` are the handling agent's.
@@ -22,6 +24,13 @@ class Completion(NamedTuple):
     started_at: datetime
     exec_ms: float
     set_aside: str | None = None
+
+    @classmethod
+    def of(
+        cls, envelope: Envelope, attempt: int, started_at: datetime, exec_ms: float, set_aside: str | None
+    ) -> Completion:
+        """The completion of a message."""
+        return cls(envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms, set_aside)
 
 
 class FailedAttempt(NamedTuple):

@@ -73,12 +73,13 @@ class WorkflowHandle:
 class Workflows:
     """The workflows that the messages of one replica belong to."""
 
-    __slots__ = ("_agent", "_connection", "controls")
+    __slots__ = ("_agent", "_connection", "controls", "memory_limit")
 
     def __init__(self, connection: Connection, agent: str, controls: ControlWatch) -> None:
         self._connection = connection
         self._agent = agent
         self.controls = controls
+        self.memory_limit = connection.settings.memory_limit
 
     def of(self, envelope: Envelope) -> WorkflowHandle:
         """The workflow of a message, in the message's branch, for who handles it."""
