@@ -53,10 +53,10 @@ NOTHING = Record(None, 0)
 class Records:
     """One bucket. Every call raises BrokerError when the broker cannot answer. `writer` stands beside each value."""
 
-    __slots__ = ("_bucket", "_connection", "_writer")
+    __slots__ = ("_bucket", "_writer", "connection")
 
     def __init__(self, connection: Connection, bucket: str, *, writer: str = "") -> None:
-        self._connection = connection
+        self.connection = connection
         self._bucket = bucket
         self._writer = writer or connection.name
 
@@ -71,7 +71,7 @@ class Records:
 
     async def read(self, key: str) -> Record:
         """The newest value of a key. Waits for a broker that is away."""
-        return await self._connection.patiently(lambda: self._read(key))
+        return await self.connection.patiently(lambda: self._read(key))
 
     async def write(self, key: str, value: bytes, *, after: int | None, ttl_s: float | None = None) -> int | None:
         """Writes when the key's newest revision is `after` (0: there is none) and returns the new revision, else None.
@@ -94,7 +94,7 @@ class Records:
             headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
             if number == last:
                 headers["Nats-Batch-Commit"] = "1"
-                await self._connection.send(b"".join(commands))
+                await self.connection.send(b"".join(commands))
                 return await self._ask(one.key, one.value, headers)
             commands.append(publish_command(self.subject(one.key), "", header_block(headers), one.value))
         return None
@@ -105,13 +105,24 @@ class Records:
 
     def reader(self, pattern: str, *, start_seq: int = 1) -> StreamReader:
         """A reader of the newest values of the keys that fit, and of what is written later."""
-        return StreamReader(self._connection, self.stream, subjects=[self.subject(pattern)], start_seq=start_seq)
+        return StreamReader(self.connection, self.stream, subjects=[self.subject(pattern)], start_seq=start_seq)
 
     def entry(self, delivery: Delivery) -> tuple[str, Record]:
         """The key and the record of what a reader gave."""
         key = delivery.subject.removeprefix(self.subject(""))
         value = None if DELETED in delivery.headers else delivery.data
         return key, Record(value, delivery.stream_seq, delivery.headers.get(WRITER, ""), delivery.stored_at)
+
+    async def first_key(self, pattern: str) -> str | None:
+        """The key that was written first of those that fit and are there; None when there is none."""
+        seq = 1
+        while True:
+            answer = await self._api({"seq": seq, "next_by_subj": self.subject(pattern)})
+            if answer is None:
+                return None
+            if DELETED not in _headers_of(answer):
+                return str(answer["subject"]).removeprefix(self.subject(""))
+            seq = answer["seq"] + 1
 
     async def entries(self, pattern: str) -> AsyncIterator[tuple[str, Record]]:
         """The keys that fit and their records, without what was taken away, in the order of writing."""
@@ -122,17 +133,23 @@ class Records:
                     yield key, record
 
     async def _read(self, key: str) -> Record:
-        request = orjson.dumps({"last_by_subj": self.subject(key)})
-        answer = await self._connection.request(f"$JS.API.STREAM.MSG.GET.{self.stream}", request, timeout_s=API_S)
-        read = orjson.loads(answer.data)
-        if "error" in read:
-            if read["error"].get("err_code") == NO_MESSAGE:
-                return NOTHING
-            raise self._refused("read", key, read["error"])
-        stored = read["message"]
-        headers = read_header_block(b64decode(stored["hdrs"])) if "hdrs" in stored else {}
+        stored = await self._api({"last_by_subj": self.subject(key)})
+        if stored is None:
+            return NOTHING
+        headers = _headers_of(stored)
         value = None if DELETED in headers else b64decode(stored.get("data", ""))
         return Record(value, stored["seq"], headers.get(WRITER, ""), datetime.fromisoformat(stored["time"]))
+
+    async def _api(self, query: dict[str, Any]) -> dict[str, Any] | None:
+        """Asks for one stored message; None when there is none."""
+        subject = f"$JS.API.STREAM.MSG.GET.{self.stream}"
+        read = orjson.loads((await self.connection.request(subject, orjson.dumps(query), timeout_s=API_S)).data)
+        if "error" not in read:
+            found: dict[str, Any] = read["message"]
+            return found
+        if read["error"].get("err_code") == NO_MESSAGE:
+            return None
+        raise self._refused("read", str(query), read["error"])
 
     async def _publish(
         self, key: str, value: bytes, headers: dict[str, str], after: int | None, ttl_s: float | None
@@ -148,9 +165,7 @@ class Records:
         return headers
 
     async def _ask(self, key: str, value: bytes, headers: dict[str, str]) -> int | None:
-        answer = await self._connection.request(
-            self.subject(key), value, headers=header_block(headers), timeout_s=API_S
-        )
+        answer = await self.connection.request(self.subject(key), value, headers=header_block(headers), timeout_s=API_S)
         read = orjson.loads(answer.data)
         if "error" not in read:
             return int(read["seq"])
@@ -165,3 +180,7 @@ class Records:
             retryable=problem.get("code") == 503,
             server_error=problem.get("err_code"),
         )
+
+
+def _headers_of(stored: dict[str, Any]) -> dict[str, str]:
+    return read_header_block(b64decode(stored["hdrs"])) if "hdrs" in stored else {}

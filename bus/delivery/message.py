@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,6 +23,7 @@ from bus.workflow.branches import in_this_branch
 from bus.workflow.calling import Calling, Streamed, Submitted
 from bus.workflow.context import FAMILY, Context
 from bus.workflow.handle import WorkflowHandle, Workflows
+from bus.workflow.slots import TIMEOUT_S, TTL_S, Slot
 from bus.workflow.state import WorkflowState
 
 
@@ -36,6 +38,7 @@ class Message:
     __slots__ = (
         "_accounts",
         "_agent",
+        "_artifacts",
         "_began",
         "_calls",
         "_labels",
@@ -45,7 +48,6 @@ class Message:
         "_span",
         "_workflow",
         "_workflows",
-        "artifacts",
         "attempt",
         "content",
         "envelope",
@@ -70,7 +72,7 @@ class Message:
         self.envelope = envelope
         self.attempt = attempt
         self.content = content
-        self.artifacts = artifacts
+        self._artifacts = artifacts
         self.set_aside: str | None = None
         self._workflows = workflows
         self._workflow: WorkflowHandle | None = None
@@ -89,6 +91,25 @@ class Message:
     def state(self) -> WorkflowState:
         """The documents that all agents of this workflow share."""
         return self.workflow.state
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Content that travels by reference."""
+        if self._workflow is None or not self._workflow.holds_slots:
+            return self._artifacts
+        return self._artifacts.under(self._workflow.fence)
+
+    def slot(
+        self, phase: str, *, key: str = "", limit: int | None = None, ttl_s: float = TTL_S, timeout_s: float = TIMEOUT_S
+    ) -> AbstractAsyncContextManager[Slot]:
+        """Works in a phase while holding one of its slots; see `WorkflowHandle.slot`."""
+        return self.workflow.slot(phase, key=key, limit=limit, ttl_s=ttl_s, timeout_s=timeout_s)
+
+    async def _check(self) -> None:
+        """Whether anything may still be done in the course of this message."""
+        self._workflows.controls.check(self.envelope)
+        if self._workflow is not None:
+            await self._workflow.fence.confirm()
 
     @property
     def workflow(self) -> WorkflowHandle:
@@ -177,7 +198,7 @@ class Message:
         delivered that many seconds later, as with the extension `deliver_at`. Raises as
         `Publisher.publish`, and Rejected `protocol.malformed` for a name or type that the envelope refuses.
         """
-        self._workflows.controls.check(self.envelope)
+        await self._check()
         draft = self._compose(Draft(to, type, payload, phase, role, status, key, message_id, extensions, delay_s))
         if "budget" in self.envelope.extensions:
             await self._accounts.spend(self.envelope, messages=1)
@@ -192,7 +213,7 @@ class Message:
         idempotency key derived from this message (and `key`, where the order of calls may differ between two runs),
         so a handler that runs again gets the stored result and the work is done once.
         """
-        self._workflows.controls.check(self.envelope)
+        await self._check()
         self._ordinal += 1
         part = f"call:{key}" if key else f"call:{self._ordinal}:{capability}"
         options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
@@ -232,7 +253,7 @@ class Message:
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""
-        self._workflows.controls.check(self.envelope)
+        await self._check()
         envelopes = [self._compose(draft) for draft in drafts]
         if "budget" in self.envelope.extensions:
             await self._accounts.spend(self.envelope, messages=len(envelopes))

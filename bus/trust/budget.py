@@ -137,8 +137,8 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
     """The extensions of a message sent while handling `parent`: one hop more, the path, budget, labels, and `given`.
 
     Of what is `given`, `hops`, `path` and `branch` are passed over, because the bus sets them; a `budget` becomes a
-    share of the inherited one, and `labels` come to those that are there. Raises `protocol.malformed` for shares of shares
-    nested more than 16 deep.
+    share of the inherited one, and `labels` come to those that are there. Raises `protocol.malformed` for shares of
+    shares nested more than 16 deep.
     """
     above = parent.extensions
     inherited: Extensions = {

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 from bus.broker.connection import Connection
+from bus.broker.records import Records
+from bus.broker.streams import StreamNames
 from bus.envelope import Envelope
 from bus.errors import error
-from bus.workflow.branches import branch_of
+from bus.workflow.branches import branch_now, branch_of
 from bus.workflow.control import ControlWatch
-from bus.workflow.fence import NO_FENCE, Fence
+from bus.workflow.fence import Fence
 from bus.workflow.record import WorkflowRecord
 from bus.workflow.record_store import RecordStore
+from bus.workflow.slots import TIMEOUT_S, TTL_S, Held, Place, Slot, Slots
 from bus.workflow.state import WorkflowState
 
 
 class WorkflowHandle:
     """One workflow in one branch, as `message.workflow` and `Bus.workflow` give it. Every method raises BrokerError."""
 
-    __slots__ = ("_connection", "_fence", "_id", "_records", "_writer", "branch")
+    __slots__ = ("_connection", "_held", "_id", "_records", "_slots", "_writer", "branch")
 
     def __init__(self, connection: Connection, workflow_id: str | None, *, branch: int | None, writer: str) -> None:
         self._connection = connection
         self._id = workflow_id
         self._writer = writer
         self._records = RecordStore(connection, writer=writer)
-        self._fence: Fence = NO_FENCE
+        self._slots = Records(connection, StreamNames.of(connection.settings.namespace).workflows, writer=writer)
+        self._held = Held()
         self.branch = branch
 
     @property
@@ -34,6 +41,16 @@ class WorkflowHandle:
         return self._id
 
     @property
+    def fence(self) -> Fence:
+        """What everything passes that is done for it: the slots that are held."""
+        return self._held
+
+    @property
+    def holds_slots(self) -> bool:
+        """Whether there are any."""
+        return self._held.is_any
+
+    @property
     def state(self) -> WorkflowState:
         """The documents that all agents of the workflow share."""
         return self.documents()
@@ -41,7 +58,7 @@ class WorkflowHandle:
     def documents(self, below: str = "") -> WorkflowState:
         """The documents of one family of the bus itself; without one, those of users."""
         return WorkflowState(
-            self._connection, self._id, below=below, branch=self.branch, writer=self._writer, fence=self._fence
+            self._connection, self._id, below=below, branch=self.branch, writer=self._writer, fence=self._held
         )
 
     async def record(self) -> WorkflowRecord | None:
@@ -54,13 +71,52 @@ class WorkflowHandle:
         Raises ToolError `tool.execution_failed`, retryable, while the phase before it in the declared order has not
         ended, and `tool.cancelled` when the workflow has ended.
         """
-        await self._fence.confirm()
-        return await self._records.change(self.id, lambda record, by: record.entered(phase, by))
+        return await self._records.change(self.id, lambda record, by: record.entered(phase, by), fence=self._held)
 
     async def leave(self, phase: str) -> WorkflowRecord:
         """A phase ends; does nothing when it has ended. Raises ToolError as `enter`, and for one that never began."""
-        await self._fence.confirm()
-        return await self._records.change(self.id, lambda record, by: record.left(phase, by))
+        return await self._records.change(self.id, lambda record, by: record.left(phase, by), fence=self._held)
+
+    @contextlib.asynccontextmanager
+    async def slot(
+        self, phase: str, *, key: str = "", limit: int | None = None, ttl_s: float = TTL_S, timeout_s: float = TIMEOUT_S
+    ) -> AsyncIterator[Slot]:
+        """Works in a phase while holding one of its slots for `key`; over all replicas there are `limit` of them.
+
+            async with message.slot("draft", key="document 7", limit=1):
+                ...
+
+        The limit is by default the declared one of the phase, else 1. The phase begins with it, as by `enter`. It waits
+        for a slot up to `timeout_s`, in the order of asking. The slot is renewed while it is held, given back at the
+        end, and free `ttl_s` (at least 1) after its holder died. A holder that was stopped for longer, or blocked its
+        event loop, has lost it: what it then sends, writes or stores is refused, and so is leaving the block.
+
+        Raises ToolError `agent.busy`, retryable, when no slot is free in time or the slot is lost; as `enter` when
+        the phase may not begin; ValueError for a limit that is not the declared one; BrokerError.
+        """
+        declared = await self._declared_limit(phase)
+        if limit is not None and declared is not None and limit != declared:
+            raise ValueError(f"the phase {phase!r} declares a limit of {declared}, this slot says {limit}")
+        branch = self.branch if self.branch is not None else await branch_now(self._slots, self.id)
+        slots = Slots(self._slots, self._writer)
+        place = Place(self.id, branch, phase, key)
+        taken = await slots.take(place, limit=limit or declared or 1, ttl_s=max(1.0, ttl_s), timeout_s=timeout_s)
+        async with taken as slot:
+            self._held = self._held.and_(slot)
+            try:
+                yield slot
+            finally:
+                self._held = self._held.without(slot)
+
+    async def _declared_limit(self, phase: str) -> int | None:
+        record = await self.record()
+        if record is None:
+            return None
+        state = record.phases.get(phase)
+        if state is None or state.ended_at is not None or record.is_ended:
+            record = await self.enter(phase)
+        declared = record.declared.get(phase)
+        return declared.limit if declared is not None else None
 
     async def end(self, status: str = "success", *, error: str | None = None) -> WorkflowRecord:
         """The workflow ends, as success, error or cancelled; what ended before stays as it ended.
