@@ -1,9 +1,10 @@
-"""What a handler or a client can do with the workflow that it works for: its record, its documents."""
+"""What a handler or a client can do with the workflow that it works for: record, phases, slots, checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 from bus.broker.connection import Connection
 from bus.broker.records import Records
@@ -11,10 +12,12 @@ from bus.broker.streams import StreamNames
 from bus.envelope import Envelope
 from bus.errors import error
 from bus.workflow.branches import branch_now, branch_of
+from bus.workflow.checkpoints import Checkpoint, Checkpoints, left_behind
 from bus.workflow.control import ControlWatch
 from bus.workflow.fence import Fence
-from bus.workflow.record import WorkflowRecord
-from bus.workflow.record_store import RecordStore
+from bus.workflow.record import By, WorkflowRecord
+from bus.workflow.record_store import RecordStore, Transition
+from bus.workflow.rollback import Rollback, Rollbacks
 from bus.workflow.slots import TIMEOUT_S, TTL_S, Held, Place, Slot, Slots
 from bus.workflow.state import WorkflowState
 
@@ -71,11 +74,42 @@ class WorkflowHandle:
         Raises ToolError `tool.execution_failed`, retryable, while the phase before it in the declared order has not
         ended, and `tool.cancelled` when the workflow has ended.
         """
-        return await self._records.change(self.id, lambda record, by: record.entered(phase, by), fence=self._held)
+        return await self._change(lambda record, by: record.entered(phase, by))
 
-    async def leave(self, phase: str) -> WorkflowRecord:
-        """A phase ends; does nothing when it has ended. Raises ToolError as `enter`, and for one that never began."""
-        return await self._records.change(self.id, lambda record, by: record.left(phase, by), fence=self._held)
+    async def leave(self, phase: str, *, checkpoint: bool = True) -> WorkflowRecord:
+        """A phase ends, and a checkpoint of its name is taken; does nothing when it has ended and has one.
+
+        Raises ToolError as `enter`, and for a phase that never began.
+        """
+        record = await self._change(lambda record, by: record.left(phase, by))
+        begun = record.phases[phase].begun
+        if checkpoint:
+            before = await self._checkpoints().get(phase)
+            if before is None or (before.branch, before.begun) != (record.branch, begun):
+                await self._take(phase, begun=begun)
+        return record
+
+    async def checkpoint(self, name: str) -> Checkpoint:
+        """Keeps how the workflow stands under a name, for `rollback`; a checkpoint of that name is replaced.
+
+        Kept are the documents and the context, the record, and what is in flight: what is being handled at the
+        moment counts as in flight, this message too, and runs again after a rollback. Raises ToolError
+        `tool.cancelled` in a branch that was left, `agent.busy` under a slot that is lost; BrokerError.
+        """
+        return await self._take(name)
+
+    async def checkpoints(self) -> dict[str, Checkpoint]:
+        """The checkpoints by name, the oldest first."""
+        return {one.name: one for one in await self._checkpoints().known()}
+
+    async def rollback(self, name: str) -> Rollback:
+        """The workflow stands again as at a checkpoint, or at the end of a phase, in a new branch.
+
+        What is in flight is cancelled, what comes late is set aside, and the messages that were in flight at the
+        checkpoint are sent once more. For clients and people: a handler's own message is cancelled by it. Raises
+        ToolError `tool.execution_failed` when it cannot, and has then changed nothing; BrokerError.
+        """
+        return await Rollbacks(self._connection, self.id, writer=self._writer).to(name)
 
     @contextlib.asynccontextmanager
     async def slot(
@@ -118,12 +152,28 @@ class WorkflowHandle:
         declared = record.declared.get(phase)
         return declared.limit if declared is not None else None
 
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._connection, self.id, writer=self._writer)
+
+    async def _take(self, name: str, *, begun: int = 0) -> Checkpoint:
+        await self._held.confirm()
+        by = By(self._writer, datetime.now(UTC))
+        return await self._checkpoints().take(name, by, branch=self.branch, begun=begun)
+
+    async def _change(self, transition: Transition) -> WorkflowRecord:
+        def checked(record: WorkflowRecord, by: By) -> WorkflowRecord:
+            if self.branch is not None and self.branch < record.branch:
+                raise left_behind(self.id, self.branch, record.branch)
+            return transition(record, by)
+
+        return await self._records.change(self.id, checked, fence=self._held)
+
     async def end(self, status: str = "success", *, error: str | None = None) -> WorkflowRecord:
         """The workflow ends, as success, error or cancelled; what ended before stays as it ended.
 
         Raises ValueError for another status.
         """
-        return await self._records.change(self.id, lambda record, by: record.ended(status, by, error=error))
+        return await self._change(lambda record, by: record.ended(status, by, error=error))
 
 
 class Workflows:

@@ -38,12 +38,12 @@ async def test_a_record_from_the_first_send_to_the_end(bus: Bus, settings: Setti
     assert (record.name, record.status, record.phase) == ("job", "success", "work")
     assert record.started_at <= record.updated_at == record.ended_at
     assert [change.what for change in record.changes] == [
-        "begun", "phase work began", "phase work ended", "ended: success",
+        "begun", "phase work began", "phase work ended", "checkpoint work", "ended: success",
     ]  # fmt: skip
     assert record.changes[1].by == f"worker, handling step {sent.message_id}"
     assert record.by == "tester (client)"
     assert record.revision > 0
-    assert record.counts["changes"] == 4
+    assert record.counts == {"changes": 5, "checkpoints": 1}
 
 
 async def test_a_workflow_without_a_send_has_no_record_and_its_end_writes_none(bus: Bus) -> None:
