@@ -103,9 +103,10 @@ class Records:
         """Ends a value in the eyes of readers; the note of that lives for `ttl_s`. Returns and raises as `write`."""
         return await self._publish(key, b"", {DELETED: "DEL"}, after, ttl_s)
 
-    def reader(self, pattern: str, *, start_seq: int = 1) -> StreamReader:
-        """A reader of the newest values of the keys that fit, and of what is written later."""
-        return StreamReader(self.connection, self.stream, subjects=[self.subject(pattern)], start_seq=start_seq)
+    def reader(self, pattern: str, *, start_seq: int = 1, since: datetime | None = None) -> StreamReader:
+        """A reader of the newest values of the keys that fit, written `since` then, and of what is written later."""
+        subjects, first = [self.subject(pattern)], None if since is not None else start_seq
+        return StreamReader(self.connection, self.stream, subjects=subjects, start_seq=first, start_time=since)
 
     def entry(self, delivery: Delivery) -> tuple[str, Record]:
         """The key and the record of what a reader gave."""

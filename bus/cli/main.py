@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, task, trace
+from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, task, trace, workflow
 from bus.cli.empty import refuse_empty
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
@@ -35,6 +35,7 @@ app.add_typer(call.registry_app, name="registry")
 app.add_typer(task.task_app, name="task")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
+app.add_typer(workflow.workflow_app, name="workflow")
 app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
 schema.schema_app.command("publish")(published.publish)

@@ -17,6 +17,8 @@ NEWEST = 50
 READS_AT_ONCE = 64
 FIRST_LOOK = 512
 LEFT_BEHIND = timedelta(minutes=2)
+# Longer than the note of an entry lives, and clocks differ.
+JUST_NOW = timedelta(seconds=5)
 MAX_MATCHING = 5
 
 
@@ -36,7 +38,7 @@ async def list_workflows(connection: Connection, *, status: str | None = None, n
     if status is not None and status not in STATUSES:
         raise ValueError(f"{status!r} is not the status of a workflow: {', '.join(STATUSES)}")
     records = Records(connection, StreamNames.of(connection.settings.namespace).workflows)
-    counts = {one: await count_of(connection, records.stream, records.subject(f"*.run.{one}")) for one in STATUSES}
+    counts = {one: await _count(records, f"*.run.{one}") for one in STATUSES}
     wanted = [one for one in STATUSES if counts[one] and status in (None, one)]
     end = await last_seq(connection, records.stream)
     store = RecordStore(connection)
@@ -65,6 +67,18 @@ async def matching(connection: Connection, beginning: str) -> list[str]:
                 if len(ids) == MAX_MATCHING:
                     break
     return ids
+
+
+async def _count(records: Records, pattern: str) -> int:
+    """As the server counts, without the notes of what was taken away just now."""
+    count = await count_of(records.connection, records.stream, records.subject(pattern))
+    if count == 0:
+        return 0
+    async with records.reader(pattern, since=datetime.now(UTC) - JUST_NOW) as reader:
+        async for delivery in reader.until_now():
+            _, record = records.entry(delivery)
+            count -= record.value is None
+    return max(0, count)
 
 
 async def _newest(records: Records, status: str, newest: int, end: int) -> list[Record]:

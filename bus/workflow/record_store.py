@@ -23,8 +23,8 @@ from bus.workflow.fence import NO_FENCE, Fence
 from bus.workflow.record import By, WorkflowRecord
 
 MAX_CONFLICTS = 50
-# The note that an entry is gone; long enough for who reads at the moment.
-GONE_TTL_S = 5
+# The note that an entry is gone, for who reads at the moment.
+GONE_TTL_S = 1
 
 Transition = Callable[[WorkflowRecord, By], WorkflowRecord]
 
