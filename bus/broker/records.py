@@ -19,12 +19,10 @@ from bus.broker.leases import API_S, DELETED, NO_MESSAGE, WRONG_LAST_SEQUENCE
 from bus.broker.parser import read_header_block
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
-from bus.broker.wire import header_block, publish_command
-from bus.envelope import new_message_id
+from bus.broker.wire import header_block
 from bus.errors import error
 
 WRITER = "Bus-Writer"
-WRONG_IN_BATCH = 10164
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +37,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write of several that count together. `after`: only when the key's newest revision is that one."""
+    """One write. `after`: only when the key's newest revision is that one (0: there is none)."""
 
     key: str
     value: bytes
     after: int
-    ttl_s: float | None = None
 
 
 NOTHING = Record(None, 0)
@@ -81,23 +78,37 @@ class Records:
         """
         return await self._publish(key, value, {}, after, ttl_s)
 
-    async def write_all(self, *writes: Write) -> int | None:
-        """Makes several writes that count all together or not at all; returns the last revision, or None.
+    async def newest(self, pattern: str) -> int:
+        """The newest revision of all keys that fit, 0 without one. For `write_while`."""
 
-        Needs nats-server 2.12; errors as `write`.
+        async def attempt() -> int:
+            found = await self._api({"last_by_subj": self.subject(pattern)})
+            return 0 if found is None else int(found["seq"])
+
+        return await self.connection.patiently(attempt)
+
+    async def write_while(self, pattern: str, newest: int, key: str, value: bytes) -> int | None:
+        """Writes when nothing that fits has changed since `newest`; the key must fit too. Needs nats-server 2.12.
+
+        Returns and raises as `write`.
         """
-        batch = new_message_id()
-        commands: list[bytes] = []
-        last = len(writes)
-        for number, one in enumerate(writes, 1):
-            headers = self._headers({}, one.after, one.ttl_s)
-            headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-            if number == last:
-                headers["Nats-Batch-Commit"] = "1"
-                await self.connection.send(b"".join(commands))
-                return await self._ask(one.key, one.value, headers)
-            commands.append(publish_command(self.subject(one.key), "", header_block(headers), one.value))
-        return None
+        headers = self._headers({}, newest, None)
+        headers["Nats-Expected-Last-Subject-Sequence-Subject"] = self.subject(pattern)
+        return await self._ask(key, value, headers)
+
+    async def keys(self, pattern: str) -> list[str]:
+        """The keys that fit, in no order, also those that were taken away just now."""
+        found: list[str] = []
+        subject, first = f"$JS.API.STREAM.INFO.{self.stream}", len(self.subject(""))
+        while True:
+            query = orjson.dumps({"subjects_filter": self.subject(pattern), "offset": len(found)})
+            read = orjson.loads((await self.connection.request(subject, query, timeout_s=API_S)).data)
+            if "error" in read:
+                raise self._refused("list", pattern, read["error"])
+            subjects = read["state"].get("subjects") or {}
+            found += [one[first:] for one in subjects]
+            if len(found) >= read.get("total", 0) or not subjects:
+                return found
 
     async def take_away(self, key: str, *, after: int | None = None, ttl_s: float | None = None) -> int | None:
         """Ends a value in the eyes of readers; the note of that lives for `ttl_s`. Returns and raises as `write`."""
@@ -170,7 +181,7 @@ class Records:
         read = orjson.loads(answer.data)
         if "error" not in read:
             return int(read["seq"])
-        if read["error"].get("err_code") in (WRONG_LAST_SEQUENCE, WRONG_IN_BATCH):
+        if read["error"].get("err_code") == WRONG_LAST_SEQUENCE:
             return None
         raise self._refused("write", key, read["error"])
 

@@ -36,7 +36,7 @@ SCHEDULES_SINCE = (2, 12)
 MAX_ACK_PENDING = 20_000
 
 _FIXED = ("retention", "storage")
-_COMPARED = ("subjects", "discard", "allow_msg_ttl", "allow_msg_schedules", "allow_atomic")
+_COMPARED = ("subjects", "discard", "allow_msg_ttl", "allow_msg_schedules")
 # Another process may have set more on purpose, and less would delete or refuse messages: these only grow.
 _GROWING = ("max_age", "max_bytes", "num_replicas", "duplicate_window")
 
@@ -91,8 +91,8 @@ def has_schedules(server_version: str) -> bool:
     return tuple(numbers) >= SCHEDULES_SINCE
 
 
-def has_batches(server_version: str) -> bool:
-    """Whether a server of this version stores several messages together or not at all (2.12 and newer)."""
+def has_conditions(server_version: str) -> bool:
+    """Whether a write may depend on the newest sequence of other subjects than its own (2.12 and newer)."""
     return has_schedules(server_version)
 
 
@@ -184,7 +184,7 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             )
             for bucket in (names.registry, names.results, names.tasks)
         ),
-        # Documents, and leases with a lifetime. A slot and what its holder writes count together (atomic batches).
+        # Documents, and leases with a lifetime.
         config(
             f"KV_{names.workflows}",
             f"$KV.{names.workflows}.>",
@@ -194,7 +194,6 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             allow_msg_ttl=True,
             allow_rollup_hdrs=True,
             allow_direct=True,
-            allow_atomic=has_batches(connection.server_version) or None,
             max_age=kept_s(settings),
         ),
     ]

@@ -26,7 +26,7 @@ class _Open:
         return
 
     async def write(self, records: Records, write: Write) -> int | None:
-        return await records.write(write.key, write.value, after=write.after, ttl_s=write.ttl_s)
+        return await records.write(write.key, write.value, after=write.after)
 
 
 NO_FENCE: Fence = _Open()

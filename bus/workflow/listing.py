@@ -57,16 +57,10 @@ async def matching(connection: Connection, beginning: str) -> list[str]:
     records = Records(connection, StreamNames.of(connection.settings.namespace).workflows)
     if (await records.read(f"{token(beginning)}.run.record")).value is not None:
         return [beginning]
-    ids: list[str] = []
-    begins = token(beginning).rstrip("=") if beginning else ""
-    async with records.reader("*.run.record") as reader:
-        async for delivery in reader.until_now():
-            key, record = records.entry(delivery)
-            if record.value is not None and key.startswith(begins):
-                ids.append(WorkflowRecord.from_wire(record.value, record.revision).id)
-                if len(ids) == MAX_MATCHING:
-                    break
-    return ids
+    begins = token(beginning) if beginning else ""
+    keys = sorted(key for key in await records.keys("*.run.record") if key.startswith(begins))
+    found = [await records.read(key) for key in keys[:MAX_MATCHING]]
+    return [WorkflowRecord.from_wire(one.value, one.revision).id for one in found if one.value is not None]
 
 
 async def _count(records: Records, pattern: str) -> int:

@@ -2,7 +2,8 @@
 
 A slot is a lease: an entry with a lifetime, which its holder renews. Its first revision is the fencing token: a later
 holder has a higher one. Who was stopped for longer than the lease finds that it has lost it at whatever it does
-next: documents are written in one step with a renewal, which the broker refuses; before anything else it is asked.
+next: what it writes into the bucket depends on the slot's entry, so the broker refuses it; before anything else the
+broker is asked.
 
 Who must wait leaves a note, and the oldest note is served first. Notes are not renewed: a slot that stays free for
 `OVERTAKE_S` was not taken by who is first, so that one is gone and others go on.
@@ -22,7 +23,7 @@ from typing import Self
 import orjson
 
 from bus.broker.records import Record, Records, Write
-from bus.broker.streams import has_batches
+from bus.broker.streams import has_conditions
 from bus.broker.subjects import token
 from bus.broker.tasks import end
 from bus.envelope import new_message_id
@@ -36,6 +37,7 @@ FIRST_LOOK_S = 0.02
 SLOWEST_LOOK_S = 0.25
 LAST_S = 2.0
 GONE_TTL_S = 1
+MAX_TRIES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,6 @@ class Slot:
         self._turn = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
-    @property
-    def turn(self) -> asyncio.Lock:
-        """One renewal at a time."""
-        return self._turn
-
     async def __aenter__(self) -> Self:
         self._renewing = self._records.connection.tasks.start(self._keep(), name=f"slot {self._key}")
         return self
@@ -115,14 +112,6 @@ class Slot:
         await asyncio.shield(self._release())
         if kind is None and self._problem is not None:
             raise self._problem
-
-    def renewal(self) -> Write:
-        """The write that keeps it, and fails when it is lost."""
-        return Write(self._key, self._claim.to_wire(), self._revision, self._ttl_s)
-
-    def renewed(self, revision: int, asked_at: float) -> None:
-        """Hears that the renewal is stored."""
-        self._revision, self._good_until = revision, asked_at + self._ttl_s
 
     async def check(self) -> None:
         """Asks the broker whether it is still held. Raises ToolError `agent.busy`, retryable, when it is not."""
@@ -137,11 +126,11 @@ class Slot:
         while True:
             await asyncio.sleep(self._ttl_s / 3)
             async with self._turn:
-                asked_at, write = time.monotonic(), self.renewal()
+                asked_at, value = time.monotonic(), self._claim.to_wire()
                 try:
-                    revision = await self._records.write(write.key, write.value, after=write.after, ttl_s=write.ttl_s)
+                    revision = await self._records.write(self._key, value, after=self._revision, ttl_s=self._ttl_s)
                     if revision is not None:
-                        self.renewed(revision, asked_at)
+                        self._revision, self._good_until = revision, asked_at + self._ttl_s
                         continue
                     self._recognise(await self._records.read(self._key))
                 except ToolError:
@@ -286,23 +275,24 @@ class Held:
             await slot.check()
 
     async def write(self, records: Records, write: Write) -> int | None:
-        """A write that the broker takes only together with the renewal of every slot."""
+        """A write that the broker refuses once a slot is lost, even if this process was stopped in the middle of it."""
         if not self._slots:
-            return await records.write(write.key, write.value, after=write.after, ttl_s=write.ttl_s)
-        if not has_batches(records.connection.server_version):
+            return await records.write(write.key, write.value, after=write.after)
+        if not has_conditions(records.connection.server_version):
             await self.confirm()
-            return await records.write(write.key, write.value, after=write.after, ttl_s=write.ttl_s)
-        async with contextlib.AsyncExitStack() as stack:
-            for slot in self._slots:
-                await stack.enter_async_context(slot.turn)
-            asked_at = time.monotonic()
-            revision = await records.write_all(*(slot.renewal() for slot in self._slots), write)
+            return await records.write(write.key, write.value, after=write.after)
+        everything = f"{token(self._slots[0].place.workflow_id)}.>"
+        for tries in range(MAX_TRIES):
+            # What is read after it is what it is, unless something has changed by the time of the write.
+            newest = await records.newest(everything)
+            await self.confirm()
+            if (await records.read(write.key)).revision != write.after:
+                return None
+            revision = await records.write_while(everything, newest, write.key, write.value)
             if revision is not None:
-                for number, slot in enumerate(reversed(self._slots), 1):
-                    slot.renewed(revision - number, asked_at)
-        if revision is None:
-            await self.confirm()
-        return revision
+                return revision
+            await asyncio.sleep(random.uniform(0, min(0.1, 0.002 * 2**tries)))
+        return None
 
 
 def _busy(place: Place, held: Sequence[Claim], limit: int, waited_s: float) -> BusError:
