@@ -5,8 +5,7 @@ holder has a higher one. Who was stopped for longer than the lease finds that it
 next: what it writes into the bucket depends on the slot's entry, so the broker refuses it; before anything else the
 broker is asked.
 
-Who must wait leaves a note, and the oldest note is served first. Notes are not renewed: a slot that stays free for
-`OVERTAKE_S` was not taken by who is first, so that one is gone and others go on.
+Who must wait leaves a note, which it renews too; whose note was left first is served first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
 
@@ -31,8 +30,8 @@ from bus.errors import BrokerError, BusError, ToolError, error
 
 TTL_S = 15.0
 TIMEOUT_S = 60.0
-NOTE_MARGIN_S = 5.0
-OVERTAKE_S = 2.0
+NOTE_TTL_S = 3.0
+NOTE_RENEWED_S = 1.0
 FIRST_LOOK_S = 0.02
 SLOWEST_LOOK_S = 0.25
 LAST_S = 2.0
@@ -81,7 +80,7 @@ class Claim:
             claim = cls(**{**read, "since": datetime.fromisoformat(read["since"])})
         except (KeyError, TypeError, ValueError):
             return None
-        return claim if claim.token else cls(**{**asdict(claim), "token": record.revision})
+        return claim if claim.token else replace(claim, token=record.revision)
 
 
 class Slot:
@@ -95,7 +94,7 @@ class Slot:
         self.token = revision
         self._records = records
         self._key = key
-        self._claim = Claim(**{**asdict(claim), "token": revision})
+        self._claim = replace(claim, token=revision)
         self._revision = revision
         self._ttl_s = ttl_s
         self._good_until = time.monotonic() + ttl_s
@@ -188,12 +187,13 @@ class Slots:
         Raises ToolError `agent.busy`, retryable, with who holds them when there is none by then; BrokerError.
         """
         claim = Claim(new_message_id(), self._by, datetime.now(UTC), place.phase, place.key, place.branch)
-        if await self._first_note(place) is None:
+        if await self._records.first_key(f"{place.below('wait')}.*") is None:
             slot, _ = await self._try(place, claim, limit, ttl_s)
             if slot is not None:
                 return slot
         note = f"{place.below('wait')}.{claim.id}"
-        await self._records.write(note, claim.to_wire(), after=0, ttl_s=timeout_s + NOTE_MARGIN_S)
+        ticket = await self._records.write(note, claim.to_wire(), after=None, ttl_s=NOTE_TTL_S)
+        claim = replace(claim, token=ticket or 0)
         try:
             return await self._wait(place, claim, note, limit=limit, ttl_s=ttl_s, timeout_s=timeout_s)
         finally:
@@ -202,24 +202,28 @@ class Slots:
                     await self._records.take_away(note, ttl_s=GONE_TTL_S)
 
     async def _wait(self, place: Place, claim: Claim, note: str, *, limit: int, ttl_s: float, timeout_s: float) -> Slot:
-        deadline = time.monotonic() + timeout_s
-        free_since: float | None = None
+        deadline, renew_at = time.monotonic() + timeout_s, time.monotonic() + NOTE_RENEWED_S
         pause_s = FIRST_LOOK_S
         while True:
-            is_first = await self._first_note(place) == note
-            held: Sequence[Claim] = ()
-            if is_first or (free_since is not None and time.monotonic() - free_since > OVERTAKE_S):
+            held: Sequence[Claim] = await self.holders(place, limit)
+            if len(held) < limit and claim.id in await self._next(place, limit - len(held)):
                 slot, held = await self._try(place, claim, limit, ttl_s)
                 if slot is not None:
                     return slot
-                free_since = None
-            else:
-                held = await self.holders(place, limit)
-                free_since = None if len(held) >= limit else free_since or time.monotonic()
             if time.monotonic() >= deadline:
                 raise _busy(place, held, limit, timeout_s)
+            if time.monotonic() >= renew_at:
+                renew_at = time.monotonic() + NOTE_RENEWED_S
+                with contextlib.suppress(BrokerError):
+                    await self._records.write(note, claim.to_wire(), after=None, ttl_s=NOTE_TTL_S)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(SLOWEST_LOOK_S, pause_s * 1.5)
+
+    async def _next(self, place: Place, count: int) -> list[str]:
+        """The ids of those who are served next."""
+        notes = self._records.entries(f"{place.below('wait')}.*")
+        waiting = [claim async for _, one in notes if (claim := Claim.of(one)) is not None]
+        return [claim.id for claim in sorted(waiting, key=lambda claim: claim.token)[:count]]
 
     async def holders(self, place: Place, limit: int) -> list[Claim]:
         """Who holds the slots now."""
@@ -238,14 +242,11 @@ class Slots:
                     return Slot(self._records, place, key, claim, found.revision, ttl_s), held
                 held.append(holder)
                 continue
-            revision = await self._records.write(key, claim.to_wire(), after=found.revision, ttl_s=ttl_s)
+            first = replace(claim, token=0)
+            revision = await self._records.write(key, first.to_wire(), after=found.revision, ttl_s=ttl_s)
             if revision is not None:
                 return Slot(self._records, place, key, claim, revision, ttl_s), held
         return None, held
-
-    async def _first_note(self, place: Place) -> str | None:
-        """The key of who waits longest; notes that are gone do not count."""
-        return await self._records.first_key(f"{place.below('wait')}.*")
 
 
 class Held:

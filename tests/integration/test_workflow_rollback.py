@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from bus import Agent, Bus, Message, Settings, ToolError
+from bus import Agent, Bus, Envelope, Message, Settings, ToolError
+from bus.broker.connection import Connection
+from bus.broker.records import Records
 from bus.broker.streams import StreamNames
+from bus.broker.survey import waiting_messages
 from bus.testing import settled
+from bus.workflow.branches import branch_now
 from bus.workflow.control import ControlWatch
 from bus.workflow.handle import WorkflowHandle
 from bus.workflow.rollback import Rollback, Rollbacks
@@ -277,3 +281,76 @@ async def test_an_old_branch_leaves_no_mark(bus: Bus) -> None:
     await watch.stop()
     assert control is not None
     assert control.branch == 1
+
+
+class Crashing:
+    """A connection whose process dies at its n-th request: after that nothing is asked any more."""
+
+    def __init__(self, connection: Connection, requests: int) -> None:
+        self._connection = connection
+        self.left = requests
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def request(self, *arguments: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise CrashError
+        # The request may arrive, or its answer be lost: the process is gone in either case.
+        answer = await self._connection.request(*arguments, **options)
+        if self.left == 0:
+            raise CrashError
+        return answer
+
+
+class CrashError(BaseException):
+    """The end of a process, as far as a test in one process can have it."""
+
+
+async def test_a_rollback_that_dies_at_any_request_is_finished_or_never_was(bus: Bus) -> None:
+    """WF-2: killed at each request in turn; either nothing has changed, or doing it again finishes it."""
+    requests, died, decided = 0, True, 0
+    while died:
+        requests += 1
+        workflow = bus.workflow("job")
+        for n in (1, 2):
+            await workflow.send("sleeper", "work", {"n": n})
+        await workflow.state.update("text", lambda _: {"n": 1})
+        await workflow.checkpoint("start")
+        await workflow.state.update("text", lambda _: {"n": 2})
+        dying = Rollbacks(Crashing(bus.connection, requests), workflow.id, writer="dying")  # type: ignore[arg-type]
+        try:
+            await dying.to("start")
+            died = False
+        except CrashError:
+            pass
+        unfinished = await Rollbacks(bus.connection, workflow.id).unfinished()
+        branch = await branch_now(records(bus), workflow.id)
+        if died and branch == 0:
+            assert await workflow.state.read("text") == {"n": 2}
+            assert await waiting(bus, workflow.id) == [(0, 1), (0, 2)]
+        decided += branch
+        if died and unfinished is not None:
+            assert (await workflow.rollback("start")).resumed
+        elif branch == 0:
+            await workflow.rollback("start")
+        assert await workflow.state.read("text") == {"n": 1}
+        record = await workflow.record()
+        assert record is not None
+        assert record.branch == 1
+        assert await waiting(bus, workflow.id) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert requests > 8
+    assert decided > 3
+
+
+def records(bus: Bus) -> Records:
+    return Records(bus.connection, StreamNames.of(bus.connection.settings.namespace).workflows)
+
+
+async def waiting(bus: Bus, workflow_id: str) -> list[tuple[int, int]]:
+    """What waits, with its branch, by what the stream holds."""
+    envelopes = [Envelope.decode(one.data) async for one in waiting_messages(bus.connection)]
+    return sorted(
+        (one.extensions.get("branch", 0), one.payload["n"]) for one in envelopes if one.workflow_id == workflow_id
+    )

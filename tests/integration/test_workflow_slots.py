@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from bus import Agent, Bus, Message, Settings, ToolError
@@ -14,6 +15,10 @@ from bus.broker.streams import StreamNames
 from bus.testing import settled
 from bus.workflow.handle import WorkflowHandle
 from bus.workflow.phases import Phase, Phases
+
+DEAD = orjson.dumps(
+    {"id": "x", "by": "dead", "since": "2026-01-01T00:00:00Z", "phase": "draft", "key": "", "branch": 0, "token": 0}
+)
 
 
 def handle(bus: Bus, name: str, workflow_id: str = "w") -> WorkflowHandle:
@@ -105,9 +110,8 @@ async def test_a_slot_is_free_at_once_after_its_holder_failed(bus: Bus) -> None:
 
 async def test_a_crashed_holder_is_followed_after_the_lifetime(bus: Bus) -> None:
     """WF-1: a slot whose holder does not renew it is free after its TTL; a waiter that died holds nobody up."""
-    await records(bus).write("w.slot.0.draft.=.0", b'{"id":"x","by":"dead","since":"2026-01-01T00:00:00+00:00",'
-                             b'"phase":"draft","key":"","branch":0,"token":0}', after=0, ttl_s=1)  # fmt: skip
-    await records(bus).write("w.wait.0.draft.=.dead", b"{}", after=0, ttl_s=60)
+    await records(bus).write("w.slot.0.draft.=.0", DEAD, after=0, ttl_s=1)
+    await records(bus).write("w.wait.0.draft.=.x", DEAD, after=0, ttl_s=2)
     async with asyncio.timeout(8), handle(bus, "next").slot("draft"):
         pass
 
