@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import nats.js.errors
@@ -385,22 +385,3 @@ async def last_seq_of(connection: Connection, stream: str, subject: str) -> int:
             return (await connection.jetstream().get_last_msg(stream, subject)).seq or 0
         except nats.js.errors.NotFoundError:
             return 0
-
-
-async def count_of(connection: Connection, stream: str, pattern: str) -> int:
-    """How many messages of a stream fit a pattern, counted by the server. Raises BrokerError."""
-    name, count = await ensure_reader(connection, stream, subjects=[pattern], start_seq=1)
-    await connection.publish(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", b"")
-    return count
-
-
-async def kept_since(connection: Connection, stream: str) -> datetime | None:
-    """When the oldest message was stored that a stream still has, if it has let older ones go; else None."""
-    state = await stream_state(connection, stream)
-    if state.first_seq <= 1 or not state.messages:
-        return datetime.now(UTC) if state.first_seq > 1 else None
-    with translated(f"look at the stream {stream}"):
-        try:
-            return (await connection.jetstream().get_msg(stream, seq=state.first_seq)).time
-        except nats.js.errors.NotFoundError:
-            return datetime.now(UTC)

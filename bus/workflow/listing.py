@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from bus.broker.connection import Connection
+from bus.broker.extent import count_of
 from bus.broker.records import Record, Records
-from bus.broker.streams import StreamNames, count_of, last_seq
+from bus.broker.streams import StreamNames, last_seq
 from bus.broker.subjects import token
 from bus.workflow.record import STATUSES, WorkflowRecord
 from bus.workflow.record_store import RecordStore

@@ -16,9 +16,10 @@ from typing import Any
 import orjson
 
 from bus.broker.connection import Connection
+from bus.broker.extent import kept_since
 from bus.broker.records import Record, Records
 from bus.broker.store import store
-from bus.broker.streams import StreamNames, kept_since
+from bus.broker.streams import StreamNames
 from bus.broker.subjects import LANES, is_key_lane, token
 from bus.broker.survey import broadcast_listeners
 from bus.envelope import Envelope, dedupe_header, instant
