@@ -119,7 +119,8 @@ class Bus(CallingClient, TaskClient):
 
         Send again with the same `message_id` and it counts once. `extensions` may name `priority`, `partition_key`,
         `expires_at` and `deliver_at` (a datetime with a zone, or RFC 3339); `delay_s` is a `deliver_at` counted
-        from now. A payload of a model with a `__contract__` says so in the extension `schema`. Raises
+        from now. For a workflow that may have been rolled back use `workflow(..., workflow_id=...)`, which knows the
+        branch. A payload of a model with a `__contract__` says so in the extension `schema`. Raises
         `broker.unavailable`, `broker.full`, `registry.no_common_version`, `protocol.too_large`, and
         `protocol.malformed` for a field that the envelope refuses.
         """

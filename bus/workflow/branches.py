@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import orjson
 
+from bus.broker.connection import Connection
 from bus.broker.records import Records
+from bus.broker.streams import StreamNames
 from bus.broker.subjects import token
 from bus.envelope import Envelope, derive_message_id
 from bus.envelope.grammar import MAX_ID_CHARS
@@ -35,6 +37,11 @@ async def branch_now(records: Records, workflow_id: str) -> int:
     """The newest branch of a workflow. Raises BrokerError."""
     value = (await records.read(branch_key(workflow_id))).value
     return 0 if value is None else int(orjson.loads(value)[BRANCH])
+
+
+async def newest_branch(connection: Connection, workflow_id: str) -> int:
+    """As `branch_now`, for who has no bucket at hand."""
+    return await branch_now(Records(connection, StreamNames.of(connection.settings.namespace).workflows), workflow_id)
 
 
 def in_this_branch(cause: Envelope, message_id: str | None) -> str | None:

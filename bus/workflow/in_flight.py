@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from bus.broker.subjects import BROADCAST
+from bus.broker.subjects import BROADCAST, TASK
 from bus.envelope import Envelope
 from bus.workflow.branches import branch_of
 from bus.workflow.causes import forest
@@ -34,6 +34,8 @@ def in_flight(
     broadcast is in flight for each listener that had not settled it. What waits for a client counts while it stands.
     """
     copies = [copy for copy in _unique(records.copies) if branch_of(copy.envelope) == checkpoint.branch]
+    # A task has a record of its own, by which who submitted it asks for it; submitted again it is another one.
+    copies = [copy for copy in copies if copy.lane != TASK]
     there = [copy for copy in copies if not copy.is_delayed and _was_there(copy.place, checkpoint)]
     handled = {one.key for one in records.attempts if one.error is None and one.seq <= checkpoint.positions["done"]}
     buried = {one.place for one in records.deaths if one.id <= checkpoint.positions["dead"]}
@@ -71,6 +73,7 @@ def unknown(records: Records, checkpoint: Checkpoint, completions_since: datetim
         copy.key
         for copy in _unique(records.copies)
         if copy.kind == "work"
+        and copy.lane != TASK
         and branch_of(copy.envelope) == checkpoint.branch
         and _was_there(copy.place, checkpoint)
         and copy.stored_at < completions_since

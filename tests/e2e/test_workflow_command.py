@@ -76,6 +76,9 @@ def test_the_commands_of_the_readme(workflow: str, bus_command: Run) -> None:
     deadline = time.monotonic() + 15
     while (found := shown(bus_command, workflow))["messages"]["handled"] < 6:
         assert time.monotonic() < deadline, found
+    sent = bus_command("send", "scribe", "part", '{"part": "greeting"}', "--workflow", workflow, "--wait")
+    assert sent.returncode == 0, sent.stderr
+    assert shown(bus_command, workflow)["messages"]["set_aside"] == 0
     assert (found["status"], found["branch"], found["counts"]["rollbacks"]) == ("running", 1, 1)
     assert bus_command("workflow", "ls", "--status", "success").stdout.splitlines()[-1] == "1 running"
 

@@ -8,11 +8,13 @@ from typing import Any
 import orjson
 
 from bus import Agent, Bus, Message, Settings, ToolError
+from bus.broker.connection import Connection
 from bus.broker.records import Records
 from bus.broker.streams import StreamNames
 from bus.testing import settled
 from bus.workflow.branches import branch_key
 from bus.workflow.control import ControlWatch
+from bus.workflow.handle import WorkflowHandle
 from bus.workflow.story import State
 
 
@@ -101,6 +103,43 @@ async def test_a_handler_of_an_old_branch_sends_nothing_more(bus: Bus, settings:
     assert [(step.envelope.type, step.state) for step in (await bus.trace(workflow.id)).steps] == [
         ("step", State.SET_ASIDE)
     ]
+
+
+async def test_a_refusal_belongs_to_the_branch_of_what_was_refused(bus: Bus, settings: Settings) -> None:
+    """WF-2, DEL-4: the sender in a later branch hears of it."""
+    heard: list[str] = []
+    agent, sender = Agent("worker"), Agent("sender")
+
+    @sender.on("error")
+    async def error(payload: dict[str, Any]) -> None:
+        heard.append(payload["error"]["code"])
+
+    @sender.on("go")
+    async def go(_: Any, message: Message) -> None:
+        await message.send("worker", "unknown", {})
+
+    async with agent.running(settings), sender.running(settings):
+        workflow = bus.workflow("job")
+        await decide(bus, workflow.id, 1)
+        await bus.send("sender", "go", {}, workflow_id=workflow.id, extensions={"branch": 1})
+        await settled(bus)
+    assert heard == ["protocol.no_handler"]
+
+
+async def test_a_bucket_of_an_older_release_gets_what_slots_need(settings: Settings) -> None:
+    """WF-1: made as older releases made it, it is changed in place and keeps its documents."""
+    connection = await Connection.open(settings, name="old")
+    try:
+        names = StreamNames.of(settings.namespace)
+        js = connection.jetstream()
+        bucket = await js.create_key_value(bucket=names.workflows, ttl=30 * 86400, direct=True)
+        await bucket.put("w.plan", b'{"n": 1}')
+    finally:
+        await connection.close()
+    async with Bus.connect("new", settings=settings) as bus:
+        handle = WorkflowHandle(bus.connection, "w", branch=0, writer="t")
+        async with handle.slot("draft", ttl_s=1):
+            assert await handle.state.update("plan", lambda document: {"n": (document or {})["n"] + 1}) == {"n": 2}
 
 
 async def test_the_watch_follows_and_forgets(bus: Bus) -> None:
