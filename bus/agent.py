@@ -21,6 +21,7 @@ from bus.config import Settings
 from bus.contracts.upcast import Cast, Contracts, compiled
 from bus.delivery.commits import Commits
 from bus.delivery.consumer import Consumer
+from bus.delivery.controlled import controlled
 from bus.delivery.dedupe import Dedupe
 from bus.delivery.handler import TASK_REQUEST, Handler, HandlerMiddleware, accepted, task_handler
 from bus.delivery.handover import HandOver
@@ -41,6 +42,8 @@ from bus.registry.presence import Presence
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
 from bus.trust.rule_book import RuleBook
+from bus.workflow.control import ControlWatch
+from bus.workflow.handle import Workflows
 
 log = logging.getLogger("bus.agent")
 
@@ -292,6 +295,7 @@ class Agent:
         phases = {type: handler.phase for type, handler in handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
         deliveries = telemetry.metrics.deliveries(phases)
+        controls = ControlWatch(connection, decided=lambda *decision: consumer.decided(*decision))
         pipeline = Pipeline(
             connection,
             tracing,
@@ -299,7 +303,7 @@ class Agent:
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
-            middleware=self.middleware,
+            middleware=(controlled(controls), *self.middleware),
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,
@@ -307,6 +311,7 @@ class Agent:
             accounts=service.caller.accounts,
             max_visits=self.max_visits,
             hand_over=HandOver(connection, self.name, presence.replica, peers),
+            workflows=Workflows(connection, self.name, controls),
         )
         repair = Repair(
             connection,
@@ -336,6 +341,8 @@ class Agent:
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)
+            # Before anything is pulled: what was decided while nobody ran counts too.
+            await controls.start()
             await dedupe.start()
             await repair.start()
             # Before it pulls: what others hand over must find somebody, and what it refuses must not be its alone.
@@ -371,6 +378,7 @@ class Agent:
             await peers.stop()
             await queue.stop()
             await repair.stop()
+            await controls.stop()
             await commits.stop()
             await dedupe.stop()
             await telemetry.close()

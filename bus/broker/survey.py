@@ -188,3 +188,12 @@ async def _consumers(connection: Connection, stream: str) -> list[ConsumerInfo]:
             return []
     # Others are readers of a stream, which belong to nobody.
     return [one for one in found if one.config.durable_name]
+
+
+async def broadcast_listeners(connection: Connection) -> dict[str, tuple[str, ...]]:
+    """By agent: the subjects of the broadcasts that it takes. Raises BrokerError."""
+    events = StreamNames.of(connection.settings.namespace).events
+    return {
+        agent_of(found.name): tuple(found.config.filter_subjects or [found.config.filter_subject or ""])
+        for found in await _consumers(connection, events)
+    }

@@ -30,6 +30,7 @@ from bus.errors import BusError
 from bus.telemetry import logs
 from bus.telemetry.redaction import Redaction
 from bus.trust.rule_book import RuleBook
+from bus.workflow.branches import BRANCH, newest_branch
 
 log = logging.getLogger("bus.cli")
 
@@ -250,7 +251,12 @@ async def _send(
     wait_s: float,
 ) -> int:
     async with Bus.connect(sender, servers=servers) as bus:
-        sent = await bus.send(to, type, payload, workflow_id=workflow_id, phase=phase, message_id=message_id)
+        # What names no branch would be set aside in a workflow that was rolled back.
+        branch = await newest_branch(bus.connection, workflow_id) if workflow_id is not None else 0
+        extensions = {BRANCH: branch} if branch else None
+        sent = await bus.send(
+            to, type, payload, workflow_id=workflow_id, phase=phase, message_id=message_id, extensions=extensions
+        )
         if not wait_s:
             print(sent.message_id)
             return 0

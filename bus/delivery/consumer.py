@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Collection
 
+import orjson
+
 from bus.broker.connection import Connection
 from bus.broker.laned_pull import LanedPull
 from bus.broker.lanes import BROADCASTS, NORMAL, Lane, LaneWatch, ensure_lane, lane
@@ -16,7 +18,9 @@ from bus.broker.subjects import DUE
 from bus.broker.tasks import end
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.workers import Workers
-from bus.errors import BusError
+from bus.envelope import Envelope
+from bus.errors import BusError, Rejected
+from bus.workflow.control import Control
 
 log = logging.getLogger("bus.delivery")
 
@@ -121,6 +125,21 @@ class Consumer:
     def hurry(self) -> None:
         """Ends the grace of a drain, now or when it begins; a second call does nothing."""
         self._hurried.set()
+
+    def decided(self, workflow_id: str, control: Control) -> None:
+        """Hears what was decided about a workflow; what it runs against that is cancelled and handed back."""
+        needle = orjson.dumps(workflow_id)[1:-1]
+
+        def is_set_aside(delivery: Delivery) -> bool:
+            if needle not in delivery.data:
+                return False
+            with contextlib.suppress(Rejected):
+                envelope = Envelope.decode(delivery.data)
+                return envelope.workflow_id == workflow_id and control.verdict(envelope) is not None
+            return False
+
+        if cancelled := self._workers.cancel_some(is_set_aside):
+            log.info("%s cancelled %d messages of workflow %s", self._agent, cancelled, workflow_id)
 
     async def _start_broadcasts(self) -> None:
         subjects = [self._connection.subjects.events_of(type) for type in self._broadcasts]

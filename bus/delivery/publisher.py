@@ -49,6 +49,11 @@ class Publisher:
         self._artifacts = Artifacts(connection)
         self._inline_limit = connection.settings.inline_limit
 
+    @property
+    def connection(self) -> Connection:
+        """The connection that it sends over."""
+        return self._connection
+
     async def publish(
         self,
         envelope: Envelope,

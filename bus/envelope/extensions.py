@@ -177,6 +177,7 @@ REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
             },
             "What the chain may use up. Other members pass untouched.",
         ),
+        "branch": _count("The branch of the workflow that the message belongs to; absent is 0."),
         "labels": _array(
             MAX_LABELS,
             _text(MAX_LABEL_CHARS, "A label."),

@@ -22,7 +22,7 @@ UNITS = ("calls", "messages", "tokens")
 PATH_KEPT = 128
 MAX_WITHIN = 16
 # What a sender cannot choose, because the bus counts it.
-_STAMPED = ("hops", "path")
+_STAMPED = ("hops", "path", "branch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +137,9 @@ def own_account(sender: str, message_id: str) -> str:
 def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None) -> Extensions:
     """The extensions of a message sent while handling `parent`: one hop more, the path, budget, labels, and `given`.
 
-    Of what is `given`, `hops` and `path` are passed over, because the bus counts them; a `budget` becomes a share of
-    the inherited one, and `labels` and `on_behalf_of` come to those that are there. Raises `protocol.malformed` for
-    shares of shares nested more than 16 deep.
+    Of what is `given`, `hops`, `path` and `branch` are passed over, because the bus sets them; a `budget` becomes a
+    share of the inherited one, and `labels` and `on_behalf_of` come to those that are there. Raises
+    `protocol.malformed` for shares of shares nested more than 16 deep.
     """
     above = parent.extensions
     inherited: Extensions = {
@@ -151,6 +151,8 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
     }
     if "budget" in above:
         inherited["budget"] = _passed_on(parent)
+    if "branch" in above:
+        inherited["branch"] = above["branch"]
     if "labels" in above:
         inherited["labels"] = above["labels"]
     if given:

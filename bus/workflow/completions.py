@@ -8,9 +8,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bus.envelope import Envelope
+
 
 class Completion(NamedTuple):
-    """One handled message. `started_at` and `exec_ms` are the handling agent's."""
+    """One handled message. `started_at` and `exec_ms` are the handling agent's.
+
+    `set_aside`: why it was settled without being handled, for one whose work nobody wants any more.
+    """
 
     sender: str
     message_id: str
@@ -18,6 +23,14 @@ class Completion(NamedTuple):
     attempt: int
     started_at: datetime
     exec_ms: float
+    set_aside: str | None = None
+
+    @classmethod
+    def of(
+        cls, envelope: Envelope, attempt: int, started_at: datetime, exec_ms: float, set_aside: str | None
+    ) -> Completion:
+        """The completion of a message."""
+        return cls(envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms, set_aside)
 
 
 class FailedAttempt(NamedTuple):
@@ -48,6 +61,7 @@ def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) ->
                 "attempt": one.attempt,
                 "started_at": one.started_at,
                 "exec_ms": one.exec_ms,
+                **({"set_aside": one.set_aside} if one.set_aside is not None else {}),
             }
             for one in group
         ]
@@ -120,6 +134,7 @@ def decode_all(data: bytes) -> tuple[list[Completion], list[FailedAttempt]]:
                 one["attempt"],
                 datetime.fromisoformat(one["started_at"]),
                 one["exec_ms"],
+                one.get("set_aside"),
             )
             for one in body["completed"]
         ]
