@@ -253,7 +253,8 @@ class Caller:
     async def offers(self, draft: CallDraft) -> list[Offer]:
         """Who may be asked. Raises RegistryError and BrokerError."""
         timeout_s = draft.timeout_s or self._connection.settings.call_timeout_s
-        await self.directory.ready(timeout_s)
+        if not self.directory.is_ready:
+            await self.directory.ready(timeout_s)
         found = suitable(self.directory.index, draft)
         if isinstance(found, BusError):
             # Who has just registered may not be in the index yet.
