@@ -365,7 +365,7 @@ async def test_a_foreign_caller_needs_no_library(bus: Bus, settings: Settings) -
 
 
 async def test_a_burst_of_calls_that_need_each_other_runs_at_once(bus: Bus, settings: Settings) -> None:
-    """One worker answers what waits for nothing; as soon as a call waits, the others must not wait behind it (REG-5)."""
+    """One worker answers what waits for nothing; once a call waits, no other waits behind it (REG-5)."""
     agent = Agent("alice", call_concurrency=20)
     together = asyncio.Barrier(20)
 
