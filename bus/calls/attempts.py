@@ -13,13 +13,13 @@ from bus.broker.wire import header_block
 from bus.calls.asked import REQUEST_TYPE, RESULT_TYPE, Asked
 from bus.calls.draft import CallDraft
 from bus.calls.index import Offer
-from bus.calls.letters import letter, moment
+from bus.calls.letters import letter
 from bus.calls.meaning import meaning
 from bus.calls.tasks.submission import TASK_ID
 from bus.calls.watch import Watch
 from bus.calls.witness import Witness
 from bus.contracts.result import Result
-from bus.envelope import Envelope, codec, versions
+from bus.envelope import Envelope, codec, timestamps, versions
 from bus.errors import BusError, error
 from bus.telemetry.spans import Span
 from bus.trust import budget
@@ -158,7 +158,7 @@ class Attempts:
         cause: Envelope | None,
     ) -> tuple[str, bytes]:
         extensions: dict[str, Any] = budget.inherit(cause, self._name) if cause is not None else {}
-        limits = {"deadline_at": moment(deadline - time.monotonic())}
+        limits = {"deadline_at": timestamps.now(deadline - time.monotonic())}
         extensions["budget"] = {**extensions["budget"], **limits} if "budget" in extensions else limits
         key = draft.idempotency_key or (draft.derived_key if not offer.card.idempotent else None)
         if key is not None:

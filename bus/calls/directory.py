@@ -44,6 +44,11 @@ class Directory:
         self._seq = 0
         self._told: set[str] = set()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` would return at once."""
+        return self._caught_up.is_set()
+
     async def ready(self, timeout_s: float) -> None:
         """Returns once the index holds what the registry held at the first call.
 

@@ -27,7 +27,8 @@ class Lookup:
 
     async def offers(self, draft: CallDraft, cause: Envelope | None) -> list[Offer]:
         """Who may be asked. Raises RegistryError and BrokerError."""
-        await self._directory.ready(draft.timeout_s or self._timeout_s)
+        if not self._directory.is_ready:
+            await self._directory.ready(draft.timeout_s or self._timeout_s)
         found = suitable(self._seen(cause), draft)
         if isinstance(found, BusError):
             # Who has just registered may not be in the index yet.
@@ -39,7 +40,8 @@ class Lookup:
 
     async def registered(self, draft: CallDraft) -> list[Offer]:
         """Who offers it now, whoever may ask them. Raises as `offers`."""
-        await self._directory.ready(draft.timeout_s or self._timeout_s)
+        if not self._directory.is_ready:
+            await self._directory.ready(draft.timeout_s or self._timeout_s)
         await self._directory.settle()
         found = suitable(self._directory.index, draft)
         if isinstance(found, BusError):

@@ -27,7 +27,8 @@ from tests.bench.ways import Way, environment
 
 BASE = "raw nats-py"
 SLOW = {"MCP SDK": 10, "A2A SDK": 40}
-WARM_UP = 200
+WARM_UP = 100
+RUN_S = 120
 # Callee and caller.
 WAYS: dict[str, tuple[Context, Context]] = {
     BASE: (call_ways.raw_callee, call_ways.raw_caller),
@@ -89,8 +90,9 @@ def run(way: str, task: Task, receiver: str) -> Sample:
     assert callee.stdout is not None
     while (line := callee.stdout.readline()) != "ready\n":
         assert line, f"{way}: the callee ended"
-    said, _ = begin("caller").communicate(timeout=600)
-    heard, _ = callee.communicate("", timeout=60)
+    said, _ = begin("caller").communicate(timeout=RUN_S)
+    heard, _ = callee.communicate("", timeout=RUN_S)
+    assert "sample" in said, f"{way}: the caller failed"
     rate, p50, p99, caller_s = (float(part) for part in said.split("sample ")[1].split())
     callee_s = float(heard.split("cpu ")[1].split()[0]) * task.count / (task.count + min(WARM_UP, task.count))
     return Sample(rate, p50, p99, caller_s / task.count * 1e6, callee_s / task.count * 1e6)
@@ -102,7 +104,7 @@ def compare(options: argparse.Namespace, url: str, receiver: str) -> None:
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     for _ in range(options.rounds):
         for name in names:
-            count = max(WARM_UP, options.calls // SLOW.get(name, 1))
+            count = max(2 * WARM_UP, options.calls // SLOW.get(name, 1))
             samples[name].append(run(name, Task(url, f"b{uuid.uuid4().hex[:8]}", count, free_port()), receiver))
     print(f"100 in flight, {options.calls} calls (fewer for the slow ones), {options.rounds} rounds, medians")
     print(
