@@ -125,7 +125,7 @@ class Bus:
         `broker.unavailable`, `broker.full`, `registry.no_common_version`, `protocol.too_large`, and
         `protocol.malformed` for a field that the envelope refuses.
         """
-        return await self._send(
+        return await self._publisher.publish(
             Envelope(
                 sender=self.name,
                 to=to,
@@ -138,8 +138,7 @@ class Bus:
                 status=status,
                 extensions=written(extensions, delay_s, type, payload),
                 payload=as_json(payload),
-            ),
-            None,
+            )
         )
 
     async def send_many(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import orjson
 
@@ -21,8 +22,7 @@ _FULL = {10023, 10047, 10077, 10167, 10169}
 _TOO_LARGE = {10054, 10097}
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """The server's answer. `duplicate`: it had this `Nats-Msg-Id` already and stored nothing new."""
 
     stream: str
@@ -31,16 +31,20 @@ class Stored:
 
 
 async def store(
-    connection: Connection, subject: str, data: bytes, headers: dict[str, str], *, timeout_s: float
+    connection: Connection, subject: str, data: bytes, headers: Mapping[str, str], *, timeout_s: float
 ) -> Stored:
-    """Stores one message and returns once the server has confirmed it.
+    """Stores one message and returns once the server has confirmed it; see `store_block`."""
+    return await store_block(connection, subject, data, header_block(headers) if headers else b"", timeout_s=timeout_s)
+
+
+async def store_block(connection: Connection, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Stored:
+    """Stores one message, its headers given as they stand on the wire.
 
     Tries again after a lost answer, a missing leader or a broken link, until `timeout_s`; give it a stable
     `Nats-Msg-Id` so that the tries count once. Raises `broker.unavailable` at the deadline (the message may or may
     not be stored), `broker.full` when the stream refuses it, `protocol.too_large` over the server's limit.
     """
-    block = header_block(headers) if headers else b""
-    size = len(data) + len(block)
+    size = len(data) + len(headers)
     if size > connection.max_message_bytes:
         raise error(
             "protocol.too_large",
@@ -50,13 +54,14 @@ async def store(
             limit=connection.max_message_bytes,
         )
     deadline = time.monotonic() + timeout_s
-    delay_s = RETRY_S
+    delay_s, left_s = RETRY_S, timeout_s
     while True:
         try:
             if not connection.is_connected:
-                await connection.wait_connected(max(0.0, deadline - time.monotonic()))
-            left_s = max(0.05, deadline - time.monotonic())
-            answer = await connection.request(subject, data, headers=block, timeout_s=min(ATTEMPT_S, left_s))
+                await connection.wait_connected(max(0.0, left_s))
+                left_s = deadline - time.monotonic()
+            attempt_s = min(ATTEMPT_S, max(0.05, left_s))
+            answer = await connection.ask(subject, data, headers=headers, timeout_s=attempt_s)
             return _read(answer.data, subject)
         except BrokerError as problem:
             if not problem.info.retryable or problem.info.code != "broker.unavailable":
@@ -65,12 +70,13 @@ async def store(
                 raise _late(problem, subject, timeout_s) from problem
         await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
         delay_s = min(2.0, delay_s * 2)
+        left_s = deadline - time.monotonic()
 
 
 def _read(data: bytes, subject: str) -> Stored:
     answer = orjson.loads(data)
     if "error" not in answer:
-        return Stored(answer["stream"], answer["seq"], bool(answer.get("duplicate")))
+        return Stored(answer["stream"], answer["seq"], "duplicate" in answer and bool(answer["duplicate"]))
     number, text = answer["error"].get("err_code", 0), answer["error"].get("description", "")
     if number in _FULL:
         raise error(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bus.broker.parser import Arrival, Direct, FastParser
@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 _NEWLINES = str.maketrans("\r\n", "  ")
 
 
-def header_block(headers: dict[str, str]) -> bytes:
+def header_block(headers: Mapping[str, str]) -> bytes:
     """Headers as they stand on the wire. A value's line breaks become spaces, so none can add a header."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
         lines = "".join([f"{name}: {value.translate(_NEWLINES)}\r\n" for name, value in headers.items()])
     return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+def plain_block(message_id: str, traceparent: str) -> bytes:
+    """The headers that nearly every message has, as `header_block` writes them, for values known to be one line."""
+    return f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\ntraceparent: {traceparent}\r\n\r\n".encode()
 
 
 def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:
@@ -44,7 +49,8 @@ def post(client: Client, command: bytes) -> None:
     Raises BrokerError `broker.unavailable` when the connection is closed or its buffer full.
     """
     pending = client._pending_data_size + len(command)
-    if not client.is_connected:
+    is_connected = client.is_connected
+    if not is_connected:
         if client.is_closed or client.is_draining_pubs:
             raise error("broker.unavailable", "the connection is closed", reason="closed")
         if pending > client._max_pending_size:
@@ -52,7 +58,7 @@ def post(client: Client, command: bytes) -> None:
     client._pending.append(command)
     client._pending_data_size = pending
     queue = client._flush_queue
-    if queue is not None and queue.empty() and client.is_connected:
+    if queue is not None and is_connected and queue.empty():
         queue.put_nowait(asyncio.get_running_loop().create_future())
 
 

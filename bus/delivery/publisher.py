@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
-from bus.broker.store import store
+from bus.broker.parser import read_header_block
+from bus.broker.store import store_block
 from bus.broker.streams import has_schedules
 from bus.broker.subjects import BROADCAST, key_lane
+from bus.broker.wire import header_block, plain_block
 from bus.delivery.attributes import Attributes, message_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
 from bus.delivery.negotiation import Negotiation
@@ -21,8 +23,8 @@ from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
 from bus.telemetry.context import TraceContext, w3c_trace_id
-from bus.telemetry.logs import tell_sent
-from bus.telemetry.spans import SpanKind, Telemetry
+from bus.telemetry.logs import is_telling, tell_sent
+from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.references import refer
 
@@ -32,7 +34,7 @@ IN_FLIGHT = 64
 class Publisher:
     """Sends envelopes over one connection. Safe to use from many tasks."""
 
-    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_negotiation", "_telemetry")
+    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_negotiation", "_sends", "_telemetry")
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Publisher:
     ) -> None:
         self._connection = connection
         self._telemetry = telemetry
+        self._sends = telemetry.metrics.sends
         self._middleware = middleware
         self._negotiation = negotiation
         self._artifacts = Artifacts(connection)
@@ -89,21 +92,13 @@ class Publisher:
         self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
     ) -> None:
         subject, schedule = self._address(envelope)
-        span = self._telemetry.start(
-            lambda: f"send {envelope.to}.{envelope.type}",
-            SpanKind.PRODUCER,
-            trace_id=envelope.trace_id,
-            parent=parent,
-            sampling_key=envelope.workflow_id or envelope.trace_id,
-            attributes=lambda: self._attributes(envelope, subject),
-        )
-        headers = {"Nats-Msg-Id": dedupe_header(envelope.sender, envelope.message_id)}
-        if span.context is not None:
-            headers.update(span.context.to_headers())
-        if ttl_s is not None:
-            headers["Nats-TTL"] = str(ttl_s)
-        if schedule is not None:
-            headers |= schedule
+        span = self._span(envelope, subject, parent)
+        message_id = dedupe_header(envelope.sender, envelope.message_id)
+        context = span.context
+        if schedule is None and ttl_s is None and context is not None and not context.carries_more:
+            headers = plain_block(message_id, context.traceparent)
+        else:
+            headers = _block(message_id, context, schedule, ttl_s)
         if timeout_s is None:
             timeout_s = self._connection.settings.publish_timeout_s
         code, began = "", time.perf_counter()
@@ -114,8 +109,9 @@ class Publisher:
                 data = data if referring is envelope else referring.encode()
             if span.is_recording:
                 span.set({"messaging.message.body.size": len(data)})
-            stored = await store(self._connection, subject, data, headers, timeout_s=timeout_s)
-            tell_sent(envelope, headers)
+            stored = await store_block(self._connection, subject, data, headers, timeout_s=timeout_s)
+            if is_telling():
+                tell_sent(envelope, read_header_block(headers))
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
         except BusError as problem:
@@ -127,9 +123,21 @@ class Publisher:
             raise
         finally:
             span.end()
-            self._telemetry.metrics.sends.ended(
-                envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began
-            )
+            self._sends.ended(envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began)
+
+    def _span(self, envelope: Envelope, subject: str, parent: TraceContext | None) -> Span:
+        trace_id = envelope.trace_id
+        key = envelope.workflow_id or trace_id
+        unrecorded = self._telemetry.unrecorded(trace_id=trace_id, parent=parent, sampling_key=key)
+        if unrecorded is not None:
+            return unrecorded
+        return self._telemetry.recorded(
+            f"send {envelope.to}.{envelope.type}",
+            SpanKind.PRODUCER,
+            trace_id=trace_id,
+            parent=parent,
+            attributes=self._attributes(envelope, subject),
+        )
 
     async def publish_many(self, envelopes: Sequence[Envelope], *, parent: TraceContext | None = None) -> None:
         """Publishes all, up to 64 at once, and waits until the broker has stored each.
@@ -171,6 +179,8 @@ class Publisher:
         """The subject, and for a later delivery the headers that make it one."""
         subjects = self._connection.subjects
         extensions = envelope.extensions
+        if not extensions and envelope.to != BROADCAST:
+            return subjects.work(envelope.to, "normal", envelope.sender, envelope.type), None
         if "deliver_at" in extensions and instant(extensions["deliver_at"]) > datetime.now(UTC):
             return self._schedule(envelope)
         if envelope.to == BROADCAST:
@@ -203,6 +213,19 @@ class Publisher:
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": subjects.due(envelope.to, envelope.sender, envelope.type),
         }
+
+
+def _block(
+    message_id: str, context: TraceContext | None, schedule: Mapping[str, str] | None, ttl_s: int | None
+) -> bytes:
+    headers = {"Nats-Msg-Id": message_id}
+    if context is not None:
+        headers |= context.to_headers()
+    if ttl_s is not None:
+        headers["Nats-TTL"] = str(ttl_s)
+    if schedule is not None:
+        headers |= schedule
+    return header_block(headers)
 
 
 def _chains(envelopes: Sequence[Envelope]) -> list[list[int]]:

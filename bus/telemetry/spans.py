@@ -168,19 +168,39 @@ class Telemetry:
         are called only for what is recorded. `link_parent` adds the parent as a link too; `start_ns` is when it
         began (epoch nanoseconds), if that was earlier.
         """
+        return self.unrecorded(trace_id=trace_id, parent=parent, sampling_key=sampling_key) or self.recorded(
+            name(), kind, trace_id=trace_id, parent=parent, link_parent=link_parent, start_ns=start_ns,
+            attributes=attributes(),
+        )  # fmt: skip
+
+    def unrecorded(self, *, trace_id: str, parent: TraceContext | None, sampling_key: str) -> Span | None:
+        """The span of an operation that is not recorded; None for one that is, which then begins with `recorded`."""
         if self._recorder is None:
             return Span(parent)
         if parent is not None:
-            if not parent.is_sampled:
-                return Span(parent)
-        elif not sampling.is_sampled(sampling_key, self._share):
-            return Span(TraceContext(w3c_trace_id(trace_id), _span_id(), UNSAMPLED))
+            return None if parent.is_sampled else Span(parent)
+        if sampling.is_sampled(sampling_key, self._share):
+            return None
+        return Span(TraceContext(w3c_trace_id(trace_id), _span_id(), UNSAMPLED))
+
+    def recorded(
+        self,
+        name: str,
+        kind: SpanKind,
+        *,
+        trace_id: str,
+        parent: TraceContext | None,
+        link_parent: bool = False,
+        start_ns: int | None = None,
+        attributes: dict[str, str | int | float | bool],
+    ) -> Span:
+        """Starts the span of an operation that `unrecorded` has answered None for; the arguments of `start`."""
         return self._record(
-            name(),
+            name,
             kind,
             parent or TraceContext(w3c_trace_id(trace_id), "", SAMPLED),
             ((parent.trace_id, parent.span_id),) if parent is not None and link_parent else (),
-            attributes(),
+            attributes,
             start_ns,
         )
 
