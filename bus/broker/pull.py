@@ -30,7 +30,7 @@ SILENCE_S = 2.5 * HEARTBEAT_S
 RETRY_S = 0.25
 NANOSECONDS = 1_000_000_000
 
-_NO_HEADERS: Mapping[str, str] = {}
+_new_tuple = tuple.__new__
 
 
 class Delivery(NamedTuple):
@@ -69,18 +69,23 @@ class Delivery(NamedTuple):
 
         Raises ValueError for another reply subject.
         """
-        tokens = message.reply.split(".")
+        reply = message.reply
+        tokens = reply.split(".")
         first = 4 if len(tokens) == 9 else 6
         attempt, stream_seq, _, stored_ns, pending = tokens[first : first + 5]
-        return cls(
-            message.subject,
-            message.data,
-            message.headers or _NO_HEADERS,
-            message.reply,
-            int(stream_seq),
-            int(attempt),
-            int(stored_ns),
-            int(pending),
+        # The tuple itself, because the constructor of a named tuple is one more call.
+        return _new_tuple(
+            cls,
+            (
+                message.subject,
+                message.data,
+                message.headers,
+                reply,
+                int(stream_seq),
+                int(attempt),
+                int(stored_ns),
+                int(pending),
+            ),
         )
 
 
@@ -211,7 +216,7 @@ class PullLoop:
             log.warning("something that no stream sent arrived on an inbox, and is ignored: %s", message.subject)
             return
         self._take(delivery)
-        if self._outstanding * 2 <= self._room():
+        if not self._wake.is_set() and self._outstanding * 2 <= self._room():
             self._wake.set()
 
     def _status(self, message: Arrival) -> None:

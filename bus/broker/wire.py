@@ -42,6 +42,11 @@ def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> by
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
 
 
+def ack_command(reply: str) -> bytes:
+    """The acknowledgement of one delivery."""
+    return b"PUB %b 4\r\n+ACK\r\n" % reply.encode()
+
+
 def post(client: Client, command: bytes) -> None:
     """Sends one or more commands at the end of this turn of the loop. While disconnected they are buffered up to the
     client's limit.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,7 +18,8 @@ def validate(payload: Any, model: type[BaseModel]) -> BaseModel:
     Schema, and a sentence that names the first few problems.
     """
     try:
-        return model.model_validate(payload)
+        # As `model_validate` does it, for half of the price.
+        return cast(BaseModel, model.__pydantic_validator__.validate_python(payload))
     except ValidationError as failed:
         found = failed.errors(include_url=False, include_context=False, include_input=False)
         problems = [

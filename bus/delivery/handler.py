@@ -98,13 +98,13 @@ class Handler:
             payload = self.chain.read(payload, schema)
         return payload if self.model is None else validate(payload, self.model)
 
-    async def call(self, message: Message) -> None:
+    def call(self, message: Message) -> Awaitable[None]:
         """Runs the function on a message; a plain function runs in a worker thread, where it may block."""
         arguments = (message.content, message) if self.takes_message else (message.content,)
         if self.is_coroutine:
-            await self.function(*arguments)
-        else:
-            await asyncio.to_thread(_in_thread, self.function, arguments)
+            begun: Awaitable[None] = self.function(*arguments)
+            return begun
+        return asyncio.to_thread(_in_thread, self.function, arguments)
 
 
 def accepted(handlers: Mapping[str, Handler]) -> Accepts:

@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
-from bus.delivery.commits import Commit, Commits
+from bus.delivery.commits import Commits
 from bus.delivery.counting import count, count_settled
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
+from bus.delivery.handled import Handled, Kind
 from bus.delivery.handler import Handler, HandlerMiddleware, contained, told, told_with_trace
 from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
@@ -32,7 +32,7 @@ from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
 from bus.delivery.route import Route
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
-from bus.envelope import Envelope, codec, versions
+from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry import metrics
 from bus.telemetry.logs import ids_of, take_in_hand
@@ -52,10 +52,6 @@ log = logging.getLogger("bus.delivery")
 CRASH_MARGIN = 10
 ACK = Settlement(Verdict.ACK)
 LEAVE = Settlement(Verdict.LEAVE)
-
-
-# Type and phase of a message, for the metrics.
-Kind = tuple[str, str | None]
 
 
 @dataclass(slots=True)
@@ -190,11 +186,9 @@ class Pipeline:
             ended(delivery)
 
     def _decode(self, delivery: Delivery, progress: _Progress) -> tuple[WorkSubject, Envelope]:
-        progress.subject = self._connection.subjects.parse_work(delivery.subject)
-        fields = codec.parse(delivery.data)
-        versions.check(fields)
-        progress.envelope = Envelope.from_fields(fields)
-        return progress.subject, progress.envelope
+        progress.subject = subject = self._connection.subjects.parse_work(delivery.subject)
+        progress.envelope = envelope = Envelope.decode(delivery.data)
+        return subject, envelope
 
     async def _handle(
         self,
@@ -232,7 +226,10 @@ class Pipeline:
             )
         key = digest(envelope.sender, envelope.message_id)
         attempt = attempts_before(delivery.headers) + delivery.attempt
-        claim = await self._dedupe.claim(key, seq=delivery.stream_seq, redelivered=attempt > 1)
+        seq, redelivered = delivery.stream_seq, attempt > 1
+        claim = self._dedupe.claim_undoubted(key, seq=seq, redelivered=redelivered)
+        if claim is None:
+            claim = await self._dedupe.claim_doubted(key, seq=seq, redelivered=redelivered)
         if claim is Claim.TAKEN and self._connection.epoch != progress.epoch:
             # The link broke before the handler began: a broker that was killed may have given it to another
             # replica by now, and would take any word of ours for that delivery.
@@ -276,32 +273,24 @@ class Pipeline:
         completion = Completion(
             envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
         )
-        # What waits for its commit holds no payload: only what the settling needs.
-        settled = partial(self._handled, key, (envelope.type, envelope.phase), completion, delivery, span, ended)
-        self._commits.add(Commit(completion, delivery.reply, settled))
+        kind = (envelope.type, envelope.phase)
+        self._commits.add(Handled(completion, delivery, key, kind, span, ended, self._committed))
         return None
 
-    def _handled(
-        self,
-        key: bytes,
-        kind: Kind,
-        completion: Completion,
-        delivery: Delivery,
-        span: Span,
-        ended: Callable[[Delivery], None],
-        problem: BusError | None,
-    ) -> None:
+    def _committed(self, handled: Handled, problem: BusError | None) -> None:
+        completion, kind, span = handled.record, handled.kind, handled.span
         if problem is None:
-            self._dedupe.complete(key)
+            self._dedupe.complete(handled.key)
             self._deliveries.settled(*kind, metrics.ACK, "", completion.exec_ms / 1000)
             if span.is_recording:
                 span.set({"bus.settlement": "ack", "bus.exec_ms": completion.exec_ms})
+                span.end()
         else:
-            self._dedupe.release(key)
+            self._dedupe.release(handled.key)
             ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
             self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
-        span.end()
-        ended(delivery)
+            span.end()
+        handled.told(handled.delivery)
 
     async def _settle(
         self,

@@ -11,7 +11,7 @@ PREFIX_BYTES = 2
 
 
 class _Rows:
-    """A set of digests of one length."""
+    """A set of digests of one length. Nothing is looked up in one whose `count` is 0."""
 
     __slots__ = ("_rows", "count")
 
@@ -20,8 +20,6 @@ class _Rows:
         self.count = 0
 
     def __contains__(self, key: bytes) -> bool:
-        if not self._rows:
-            return False
         row, rest = self._rows[key[0] << 8 | key[1]], key[PREFIX_BYTES:]
         at = row.find(rest)
         while at > 0 and at % len(rest):
@@ -29,10 +27,10 @@ class _Rows:
         return at >= 0
 
     def add(self, key: bytes) -> None:
-        if key in self:
-            return
         if not self._rows:
             self._rows = [b""] * ROWS
+        elif key in self:
+            return
         self._rows[key[0] << 8 | key[1]] += key[PREFIX_BYTES:]
         self.count += 1
 
@@ -50,7 +48,8 @@ class Remembered:
         self._started_at = 0.0
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._newer or key in self._older
+        newer, older = self._newer, self._older
+        return (newer.count > 0 and key in newer) or (older.count > 0 and key in older)
 
     def __len__(self) -> int:
         return self._newer.count + self._older.count

@@ -42,7 +42,8 @@ class Workers:
     def put(self, delivery: Delivery) -> None:
         """Takes a delivery; it begins when a worker is free."""
         self._queue.append(delivery)
-        self._rouse()
+        if not self._is_roused:
+            self._rouse()
 
     def take_back(self) -> list[Delivery]:
         """Takes away what has not begun."""
@@ -122,10 +123,13 @@ class _Apart:
     def __iter__(self) -> _Apart:
         return self
 
-    def __next__(self) -> Any:
-        return self.send(None)
-
     # The end, StopIteration, and whatever it raises pass through: that is the protocol of `await`.
+
+    def __next__(self) -> Any:
+        waited = self._enter(self._coroutine.send, None)
+        if self._waits is not None:
+            self._has_waited()
+        return waited
 
     def send(self, value: Any) -> Any:
         waited = self._enter(self._coroutine.send, value)
