@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +34,16 @@ IN_FLIGHT = 64
 class Publisher:
     """Sends envelopes over one connection. Safe to use from many tasks."""
 
-    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_negotiation", "_sends", "_telemetry")
+    __slots__ = (
+        "_artifacts",
+        "_connection",
+        "_inline_limit",
+        "_middleware",
+        "_negotiation",
+        "_sends",
+        "_telemetry",
+        "_timeout_s",
+    )
 
     def __init__(
         self,
@@ -51,15 +60,16 @@ class Publisher:
         self._negotiation = negotiation
         self._artifacts = Artifacts(connection)
         self._inline_limit = connection.settings.inline_limit
+        self._timeout_s = connection.settings.publish_timeout_s
 
-    async def publish(
+    def publish(
         self,
         envelope: Envelope,
         *,
         parent: TraceContext | None = None,
         ttl_s: int | None = None,
         timeout_s: float | None = None,
-    ) -> Envelope:
+    ) -> Coroutine[Any, Any, Envelope]:
         """Publishes through the middleware, waits until the broker has stored it, and returns what was stored.
 
         To one agent it goes on the work subject of its priority or partition key, to `*` on the event subject;
@@ -72,35 +82,51 @@ class Publisher:
         Cancelled, it may or may not be stored.
         """
         if self._negotiation is not None and envelope.schema is not None:
-            envelope = await self._negotiation.agree(envelope)
+            return self._publish_agreed(self._negotiation, envelope, parent, ttl_s, timeout_s)
+        return self._publish_as_it_is(envelope, parent, ttl_s, timeout_s)
+
+    async def _publish_agreed(
+        self,
+        negotiation: Negotiation,
+        envelope: Envelope,
+        parent: TraceContext | None,
+        ttl_s: int | None,
+        timeout_s: float | None,
+    ) -> Envelope:
+        agreed = await negotiation.agree(envelope)
+        return await self._publish_as_it_is(agreed, parent, ttl_s, timeout_s)
+
+    def _publish_as_it_is(
+        self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
+    ) -> Coroutine[Any, Any, Envelope]:
         if parent is not None:
             envelope, parent = onward(self._telemetry, envelope, parent)
-        if not self._middleware:
-            await self._store(envelope, parent, ttl_s, timeout_s)
-            return envelope
+        if self._middleware:
+            return self._publish_inside(envelope, parent, ttl_s, timeout_s)
+        return self._store(envelope, parent, ttl_s, timeout_s)
+
+    async def _publish_inside(
+        self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
+    ) -> Envelope:
         sent = envelope
 
         async def innermost(changed: Envelope) -> None:
             nonlocal sent
-            sent = changed
-            await self._store(changed, parent, ttl_s, timeout_s)
+            sent = await self._store(changed, parent, ttl_s, timeout_s)
 
         await wrap(innermost, self._middleware)(envelope)
         return sent
 
     async def _store(
         self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
-    ) -> None:
+    ) -> Envelope:
         subject, schedule = self._address(envelope)
         span = self._span(envelope, subject, parent)
         message_id = dedupe_header(envelope.sender, envelope.message_id)
-        context = span.context
-        if schedule is None and ttl_s is None and context is not None and not context.carries_more:
-            headers = plain_block(message_id, context.traceparent)
-        else:
-            headers = _block(message_id, context, schedule, ttl_s)
+        traceparent = span.only_header if schedule is None and ttl_s is None else ""
+        headers = plain_block(message_id, traceparent) if traceparent else _block(message_id, span, schedule, ttl_s)
         if timeout_s is None:
-            timeout_s = self._connection.settings.publish_timeout_s
+            timeout_s = self._timeout_s
         code, began = "", time.perf_counter()
         try:
             data = envelope.encode()
@@ -114,6 +140,7 @@ class Publisher:
                 tell_sent(envelope, read_header_block(headers))
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
+            return envelope
         except BusError as problem:
             code = problem.info.code
             span.fail(code, problem.info.message)
@@ -215,11 +242,9 @@ class Publisher:
         }
 
 
-def _block(
-    message_id: str, context: TraceContext | None, schedule: Mapping[str, str] | None, ttl_s: int | None
-) -> bytes:
+def _block(message_id: str, span: Span, schedule: Mapping[str, str] | None, ttl_s: int | None) -> bytes:
     headers = {"Nats-Msg-Id": message_id}
-    if context is not None:
+    if (context := span.context) is not None:
         headers |= context.to_headers()
     if ttl_s is not None:
         headers["Nats-TTL"] = str(ttl_s)

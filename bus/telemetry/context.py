@@ -37,11 +37,6 @@ class TraceContext(NamedTuple):
         return self.flags[1] in "13579bdf"
 
     @property
-    def carries_more(self) -> bool:
-        """Whether it has more than the header `traceparent`."""
-        return bool(self.state or self.baggage)
-
-    @property
     def traceparent(self) -> str:
         """The header of this name."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"

@@ -64,6 +64,12 @@ class Span:
         """Whether attributes are kept; build them only then."""
         return self._record is not None
 
+    @property
+    def only_header(self) -> str:
+        """The `traceparent` of what is sent inside it; empty where there is none, or another header beside it."""
+        context = self.context
+        return "" if context is None or context.state or context.baggage else context.traceparent
+
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
         if self._record is not None:
@@ -111,6 +117,31 @@ class PassingSpan(Span):
     def context(self) -> TraceContext | None:
         """Read from the headers when something is sent, which most messages do not cause."""
         return TraceContext.from_headers(self._headers)
+
+    @context.setter
+    def context(self, _: TraceContext | None) -> None:
+        return
+
+
+class UnrecordedRoot(Span):
+    """An operation above which there is nothing, and which is not recorded: it says so to what it causes."""
+
+    __slots__ = ("_header",)
+
+    def __init__(self, trace_id: str) -> None:
+        self._record = None
+        self._recorder = None
+        self._header = f"00-{w3c_trace_id(trace_id)}-{_span_id()}-{UNSAMPLED}"
+
+    @property
+    def only_header(self) -> str:
+        """The one that it was made with."""
+        return self._header
+
+    @property
+    def context(self) -> TraceContext | None:
+        """Read from the header when somebody asks."""
+        return TraceContext.from_headers({"traceparent": self._header})
 
     @context.setter
     def context(self, _: TraceContext | None) -> None:
@@ -181,7 +212,7 @@ class Telemetry:
             return None if parent.is_sampled else Span(parent)
         if sampling.is_sampled(sampling_key, self._share):
             return None
-        return Span(TraceContext(w3c_trace_id(trace_id), _span_id(), UNSAMPLED))
+        return UnrecordedRoot(trace_id)
 
     def recorded(
         self,
