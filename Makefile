@@ -11,7 +11,7 @@ ASYNCAPI_VERSION := 3.6.0
 SOURCES := bus schemas agents tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-prometheus test-jaeger asyncapi check bench soak lock
+.PHONY: help setup demo test test-prometheus test-natscli test-jaeger asyncapi check bench soak lock
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -34,11 +34,12 @@ demo: $(READY) ## planner, writer and reviewer write build/brief.md about this r
 test: $(READY) ## run every test
 	@$(BIN)/python -m pytest -q -m serial || test $$? -eq 5  # 5: there is no such test
 	@command -v npm >/dev/null && $(MAKE) --no-print-directory asyncapi || true
-	@if test -e $(ASYNCAPI)/.ready; then echo '$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not prometheus"'; \
-		$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not prometheus"; \
+	@if test -e $(ASYNCAPI)/.ready; then echo '$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not natscli and not prometheus"'; \
+		$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not natscli and not prometheus"; \
 	else echo "NOT TESTED: the AsyncAPI document against the official parser; it needs node, npm and their registry" >&2; \
-		$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not prometheus and not node"; fi
+		$(BIN)/python -m pytest -n 2 -m "not serial and not jaeger and not natscli and not prometheus and not node"; fi
 	@$(MAKE) --no-print-directory test-prometheus
+	@$(MAKE) --no-print-directory test-natscli
 	@$(MAKE) --no-print-directory test-jaeger
 
 test-prometheus: $(READY)
@@ -46,6 +47,13 @@ test-prometheus: $(READY)
 		$(BIN)/python -m pytest -q -m prometheus; \
 	else \
 		echo "make: the Prometheus tests were LEFT OUT: they need the programs prometheus and promtool" >&2; \
+	fi
+
+test-natscli: $(READY)
+	@if ops/nats/run --path >/dev/null || command -v go >/dev/null; then \
+		ops/nats/run --build && $(BIN)/python -m pytest -q -m natscli; \
+	else \
+		echo "make: the tests with the nats program were LEFT OUT: they need Go 1.25 or newer, or a nats program named in NATS_BINARY" >&2; \
 	fi
 
 # Last, because the first time it builds Jaeger, which takes minutes.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RetryLater,
         ToolError,
     )
+    from bus.trust.budget import Budget
     from bus.workflow.artifacts import ArtifactRef
     from bus.workflow.sightings import Sighting
     from bus.workflow.story import Story
@@ -36,6 +37,7 @@ __all__ = [
     "Agent",
     "ArtifactRef",
     "BrokerError",
+    "Budget",
     "Bus",
     "BusError",
     "Call",
@@ -67,6 +69,7 @@ _HOMES = {
     "Agent": "bus.agent",
     "ArtifactRef": "bus.workflow.artifacts",
     "BrokerError": "bus.errors",
+    "Budget": "bus.trust.budget",
     "Bus": "bus.client",
     "BusError": "bus.errors",
     "Call": "bus.calls.call",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
 from bus.calls.capability import Capability
-from bus.calls.line import Check
+from bus.calls.execution import Check
 from bus.calls.service import Service
 from bus.config import Settings
 from bus.contracts.upcast import Cast, Contracts, compiled
@@ -74,7 +74,8 @@ class Agent:
     attempts, or the setting `max_attempts`). `middleware` wraps every handler, `publish_middleware` every send;
     `bus/delivery/middleware.py` shows how. `call_concurrency` is how many calls one replica runs at once beside them;
     `call_checks` are awaited before the arguments of a call are looked at, and raise the BusError that refuses it.
-    `contracts` are upcasters and downcasters that it shares with others.
+    `contracts` are upcasters and downcasters that it shares with others. A chain of messages may pass it at most
+    `max_visits` times.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Agent:
         call_concurrency: int = 64,
         call_checks: Sequence[Check] = (),
         contracts: Sequence[Contracts] = (),
+        max_visits: int | None = None,
     ) -> None:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
@@ -100,6 +102,7 @@ class Agent:
         self.middleware = tuple(middleware)
         self.publish_middleware = tuple(publish_middleware)
         self.contracts = tuple(contracts)
+        self.max_visits = max_visits
         self._own_contracts = Contracts()
         self._handlers: dict[str, Handler] = {}
         self._broadcasts: set[str] = set()
@@ -248,15 +251,17 @@ class Agent:
             checks=self.call_checks,
             concurrency=self.call_concurrency,
             publish=publisher.publish,
+            handles=[str(handler.version or type) for type, handler in sorted(handlers.items())],
         )
         dedupe = Dedupe(connection, self.name)
         commits = Commits(connection, self.name, on_stored=dedupe.stored)
         phases = {type: handler.phase for type, handler in self._handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
+        deliveries = telemetry.metrics.deliveries(phases)
         pipeline = Pipeline(
             connection,
             tracing,
-            telemetry.metrics.deliveries(phases),
+            deliveries,
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
@@ -265,10 +270,17 @@ class Agent:
             dedupe=dedupe,
             commits=commits,
             calls=service.caller,
+            accounts=service.caller.accounts,
+            max_visits=self.max_visits,
             hand_over=HandOver(connection, self.name, presence.replica, peers),
         )
         repair = Repair(
-            connection, self.name, dedupe=dedupe, publisher=Publisher(connection, telemetry), tracing=tracing
+            connection,
+            self.name,
+            dedupe=dedupe,
+            publisher=Publisher(connection, telemetry),
+            tracing=tracing,
+            deliveries=deliveries,
         )
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts

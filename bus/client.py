@@ -35,6 +35,7 @@ from bus.errors import BusError
 from bus.registry.peers import Peers
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Telemetry
+from bus.trust.budget import Account, Budget, share
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.recorded import find_workflows, read_records
 from bus.workflow.sightings import Sighting, sightings
@@ -45,6 +46,8 @@ log = logging.getLogger("bus.client")
 
 # The broker's clock may be behind ours.
 CLOCK_MARGIN = timedelta(minutes=2)
+# The account that a workflow's own budget is counted in.
+ACCOUNT = "workflow"
 
 
 class Bus:
@@ -236,13 +239,15 @@ class Bus:
         session_id: str | None = None,
         workflow_id: str | None = None,
         after: str | None = None,
+        budget: Budget | None = None,
     ) -> Workflow:
         """Begins a workflow: everything sent through it and caused by that shares its id and trace.
 
         With a `workflow_id` it goes on with that one in a new trace, for example when a person has answered after
-        hours; `after` is the `Message.traceparent` of what asked, and links the two traces to each other.
+        hours; `after` is the `Message.traceparent` of what asked, and links the two traces to each other. `budget` is
+        what all of it together may use up; the bus counts it over all replicas, and stops what goes beyond.
         """
-        return Workflow(self, name, session_id=session_id, workflow_id=workflow_id, after=after)
+        return Workflow(self, name, session_id=session_id, workflow_id=workflow_id, after=after, budget=budget)
 
     def watch(
         self,
@@ -290,12 +295,21 @@ class Workflow:
     """
 
     def __init__(
-        self, bus: Bus, name: str, *, session_id: str | None, workflow_id: str | None = None, after: str | None = None
+        self,
+        bus: Bus,
+        name: str,
+        *,
+        session_id: str | None,
+        workflow_id: str | None = None,
+        after: str | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.id = new_message_id() if workflow_id is None else workflow_id
         self.trace_id = new_trace_id()
         self.name = name
         self.session_id = session_id
+        self.budget = budget
+        self._budget_on_wire = {} if budget is None else {**budget.to_wire(), "account": ACCOUNT}
         self.started_at = datetime.now(UTC)
         self._bus = bus
         self._trace = WorkflowTrace(
@@ -337,15 +351,27 @@ class Workflow:
     ) -> Envelope:
         """Sends a message of this workflow; errors as `Bus.send`."""
         draft = Draft(to, type, payload, phase, role, None, None, message_id, extensions, delay_s)
-        return await self._bus._send(self._compose(draft), self._trace.begun())
+        envelope = self._compose(draft)
+        await self._pay(messages=1)
+        return await self._bus._send(envelope, self._trace.begun())
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages of this workflow at once; errors as `Bus.send_many`."""
         envelopes = [self._compose(draft) for draft in drafts]
+        await self._pay(messages=len(envelopes))
         await self._bus._publisher.publish_many(envelopes, parent=self._trace.begun())
         return envelopes
 
+    async def _pay(self, *, messages: int) -> None:
+        if self.budget is not None and self.budget.limits:
+            account = Account(ACCOUNT, self.budget.limits, ())
+            await self._bus._caller.accounts.pay(account, self.id, messages=messages)
+
     def _compose(self, draft: Draft) -> Envelope:
+        extensions = written(draft.extensions, draft.delay_s, draft.type, draft.payload)
+        if self.budget is not None:
+            given = (extensions or {}).get("budget", {})
+            extensions = {**(extensions or {}), "budget": share(self._budget_on_wire, given)}
         return Envelope(
             sender=self._bus.name,
             to=draft.to,
@@ -357,7 +383,7 @@ class Workflow:
             phase=draft.phase,
             role=draft.role,
             status=draft.status,
-            extensions=written(draft.extensions, draft.delay_s, draft.type, draft.payload),
+            extensions=extensions,
             payload=as_json(draft.payload),
         )
 

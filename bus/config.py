@@ -51,6 +51,9 @@ class Settings(BaseSettings):
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 5
     max_deliver: Annotated[int, Field(ge=2, le=1_000_000, description="deliveries before the server gives up")] = 10_000
     max_hops: Annotated[int, Field(ge=1, le=100_000)] = 128
+    memory_limit: Annotated[
+        int, Field(ge=1024, le=900 * 1024, description="bytes of a workflow's working memory before it is summarised")
+    ] = 64 * 1024
     dedupe_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
     dedupe_max_ids: Annotated[int, Field(ge=1000, le=100_000_000)] = 1_000_000
     work_max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
@@ -64,6 +67,7 @@ class Settings(BaseSettings):
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
     call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
     max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
+    micro: bool = Field(True, description="answer the discovery of the NATS tools: nats micro ls, info, stats, ping")
     idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
 
     @field_validator("lease_ttl_s")

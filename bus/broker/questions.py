@@ -6,24 +6,16 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
 
 from bus.broker.connection import Connection, Subscription
+from bus.broker.parser import Arrival
 from bus.broker.tasks import end
 from bus.errors import BusError
 
 log = logging.getLogger("bus.broker")
 
 MAX_WAITING = 64
-
-
-class _Arrived(Protocol):
-    @property
-    def data(self) -> bytes: ...
-
-    @property
-    def reply(self) -> str: ...
 
 
 async def ask_all(
@@ -41,7 +33,7 @@ async def ask_all(
     """
     complete = asyncio.Event()
 
-    def arrived(message: _Arrived) -> None:
+    def arrived(message: Arrival) -> None:
         if take(message.data):
             complete.set()
 
@@ -59,33 +51,37 @@ async def ask_all(
 
 
 class Answering:
-    """Answers what is asked on one subject, one after another. `answer` must not block, nor raise."""
+    """Answers what is asked on each of some subjects, one question after another.
 
-    def __init__(self, connection: Connection, subject: str, answer: Callable[[bytes], bytes]) -> None:
+    `answers` has for each subject what makes an answer of a question; it must neither block nor raise. An answer that
+    is empty, or larger than the server takes, is not sent.
+    """
+
+    def __init__(self, connection: Connection, answers: Mapping[str, Callable[[bytes], bytes]], *, name: str) -> None:
         self._connection = connection
-        self._subject = subject
-        self._answer = answer
+        self._answers = answers
+        self._name = name
         # Questions are rare; whoever floods us with them loses the oldest.
-        self._waiting: deque[tuple[str, bytes]] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[tuple[str, str, bytes]] = deque(maxlen=MAX_WAITING)
         self._arrived = asyncio.Event()
-        self._subscription: Subscription | None = None
+        self._subscriptions: list[Subscription] = []
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begins to answer. Raises BrokerError."""
-        self._subscription = await self._connection.subscribe(self._subject, self._take)
-        self._task = asyncio.create_task(self._run(), name=f"answer on {self._subject}")
+        self._task = self._connection.tasks.start(self._run(), name=f"answers of {self._name}")
+        for subject in self._answers:
+            self._subscriptions.append(await self._connection.subscribe(subject, self._take))
 
     async def stop(self) -> None:
         """Stops; bounded; a second call does nothing."""
-        if self._subscription is not None:
-            await self._subscription.drain()
-            self._subscription = None
+        subscriptions, self._subscriptions = self._subscriptions, []
+        await asyncio.gather(*(one.drain() for one in subscriptions))
         await end(self._task)
 
-    def _take(self, message: _Arrived) -> None:
+    def _take(self, message: Arrival) -> None:
         if message.reply:
-            self._waiting.append((message.reply, message.data))
+            self._waiting.append((message.subject, message.reply, message.data))
             self._arrived.set()
 
     async def _run(self) -> None:
@@ -93,8 +89,13 @@ class Answering:
             await self._arrived.wait()
             self._arrived.clear()
             while self._waiting:
-                reply, question = self._waiting.popleft()
+                subject, reply, question = self._waiting.popleft()
+                answer = self._answers[subject](question)
+                if len(answer) > self._connection.max_message_bytes:
+                    log.warning("an answer on %s is too large to be sent: %d bytes", subject, len(answer))
+                    continue
                 try:
-                    await self._connection.publish(reply, self._answer(question))
+                    if answer:
+                        await self._connection.publish(reply, answer)
                 except BusError as problem:
-                    log.debug("an answer on %s is not sent: %s", self._subject, problem.info.message)
+                    log.debug("an answer on %s is not sent: %s", subject, problem.info.message)

@@ -44,8 +44,8 @@ class Records:
 
         return await self._connection.patiently(attempt)
 
-    async def write(self, key: str, value: bytes, *, after: int) -> bool:
-        """Writes when the key's revision is still `after` (0: does not exist); False when it is not.
+    async def write(self, key: str, value: bytes, *, after: int) -> int | None:
+        """Writes when the key's revision is still `after` (0: does not exist); the new revision, None when it is not.
 
         When the answer is lost it raises BrokerError `broker.unavailable`: the write may have happened.
         """
@@ -53,16 +53,14 @@ class Records:
             store = self._store()
             try:
                 if after:
-                    await store.update(key, value, last=after)
-                else:
-                    await store.create(key, value)
+                    return await store.update(key, value, last=after)
+                return await store.create(key, value)
             except nats.js.errors.KeyWrongLastSequenceError:
-                return False
+                return None
             except nats.js.errors.APIError as problem:
                 if problem.err_code == WRONG_LAST_SEQUENCE:
-                    return False
+                    return None
                 raise
-            return True
 
     def _store(self) -> KeyValue:
         js = self._connection.jetstream()

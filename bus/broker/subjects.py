@@ -34,6 +34,14 @@ def is_key_lane(lane: str) -> bool:
     return lane.startswith("key-")
 
 
+def micro(verb: str, service: str, instance: str) -> tuple[str, str, str]:
+    """Where an instance of a NATS micro service answers a question to all, to its service, and to itself alone.
+
+    They have no namespace: every service of a NATS account answers there.
+    """
+    return f"$SRV.{verb}", f"$SRV.{verb}.{service}", f"$SRV.{verb}.{service}.{instance}"
+
+
 class WorkSubject(NamedTuple):
     """The four tokens that a subject carries. A due message has the lane `due`, a broadcast `*` as `to` and lane."""
 

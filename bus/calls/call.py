@@ -12,6 +12,8 @@ from bus.contracts.result import Result
 from bus.envelope import Envelope, derive_message_id
 from bus.telemetry.spans import Span
 from bus.trust import budget
+from bus.trust.accounts import Accounts
+from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 
@@ -25,9 +27,11 @@ class Call:
     """
 
     __slots__ = (
+        "_accounts",
         "_agent",
         "_caller",
         "_ends_at",
+        "_labels",
         "_ordinal",
         "_publish",
         "_span",
@@ -50,6 +54,7 @@ class Call:
         caller: Calling,
         publish: Publish,
         artifacts: Artifacts,
+        accounts: Accounts,
     ) -> None:
         self.envelope = envelope
         self.tool_call_id = tool_call_id
@@ -61,6 +66,9 @@ class Call:
         self._span = span
         self._caller = caller
         self._publish = publish
+        self._accounts = accounts
+        # Beside those of the envelope.
+        self._labels: dict[str, None] = {}
         self._ordinal = 0
 
     @property
@@ -99,14 +107,36 @@ class Call:
         if self.idempotency_key is not None:
             options.setdefault("derived_key", self._derived(f"call:{self._ordinal}:{capability}"))
         left = self.remaining_s
-        return await self._caller.call(
+        result = await self._caller.call(
             capability,
             arguments,
             timeout_s=left if timeout_s is None else min(left, timeout_s),
-            cause=self.envelope,
+            cause=self._cause,
             parent=self._span.context,
             **options,
         )
+        self.label(*result.labels)
+        return result
+
+    async def spend(self, *, tokens: int) -> None:
+        """Tells that the work has used model tokens; they count in the budget of its chain.
+
+        Raises Rejected `protocol.budget_exhausted` once they are used up, and BrokerError.
+        """
+        await self._accounts.spend(self.envelope, tokens=tokens)
+
+    def label(self, *labels: str) -> None:
+        """Says where the result, and what is sent from now on, comes from, such as `external`."""
+        self._labels |= dict.fromkeys(labels)
+
+    @property
+    def labels(self) -> list[str]:
+        """Where the call and what was read for it come from."""
+        return labels_of(self._cause)
+
+    @property
+    def _cause(self) -> Envelope:
+        return joined(self.envelope, self._labels) if self._labels else self.envelope
 
     async def send(self, to: str, type: str, payload: BaseModel | Any, *, phase: str | None = None) -> Envelope:
         """Sends a message that this call caused; returns its envelope once the broker has stored it.
@@ -115,6 +145,8 @@ class Call:
         """
         self._ordinal += 1
         keyed = self.idempotency_key is not None
+        if "budget" in self.envelope.extensions:
+            await self._accounts.spend(self.envelope, messages=1)
         return await self._publish(
             Envelope(
                 sender=self._agent,
@@ -125,7 +157,7 @@ class Call:
                 workflow_id=self.workflow_id,
                 session_id=self.session_id,
                 phase=phase or self.envelope.phase,
-                extensions=budget.inherit(self.envelope, self._agent),
+                extensions=budget.inherit(self._cause, self._agent),
                 payload=payload.model_dump(mode="json", by_alias=True) if isinstance(payload, BaseModel) else payload,
             ),
             parent=self._span.context,

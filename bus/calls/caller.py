@@ -27,6 +27,7 @@ from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.trust import budget
+from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.references import DATA_REF, refer, restore
 
@@ -42,6 +43,7 @@ class Caller:
 
     def __init__(self, connection: Connection, telemetry: Telemetry, name: str) -> None:
         self.directory = Directory(connection)
+        self.accounts = Accounts(connection)
         self._connection = connection
         self._telemetry = telemetry
         self._name = name
@@ -76,10 +78,21 @@ class Caller:
         the callee. Raises ValueError for a draft that could never be sent.
         """
         _check(draft)
+        began, code = time.perf_counter(), "tool.cancelled"
+        try:
+            result = await self._ask(draft, cause, parent)
+            code = "" if result.error is None else result.error.code
+            return result
+        finally:
+            self._telemetry.metrics.calls.asked(draft.capability, code, time.perf_counter() - began)
+
+    async def _ask(self, draft: CallDraft, cause: Envelope | None, parent: TraceContext | None) -> Result:
         call_id = draft.id or new_message_id()
         started = time.monotonic()
         try:
             offers = await self._offers(draft)
+            if cause is not None and "budget" in cause.extensions:
+                await self.accounts.spend(cause, calls=1)
         except BusError as problem:
             return Result.of_error(problem.info, tool_call_id=call_id)
         deadline = started + self._timeout_s(draft, offers, cause)
@@ -142,6 +155,8 @@ class Caller:
         """
         _check(draft)
         offers = await self._offers(draft)
+        if cause is not None and "budget" in cause.extensions:
+            await self.accounts.spend(cause, calls=1)
         self._turn += 1
         offer = offers[self._turn % len(offers)]
         trace_id = cause.trace_id if cause is not None else new_trace_id()

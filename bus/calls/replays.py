@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import orjson
 from bus.broker.connection import Connection
 from bus.broker.leases import Leases
 from bus.broker.streams import StreamNames
+from bus.calls.asked import Asked
 from bus.calls.control import Presence, presence
 from bus.errors import BrokerError, error
 
@@ -44,6 +46,38 @@ class Replays:
         self._agent = agent
         self._instance = instance
         self._window_s = settings.idempotency_window_s
+
+    async def once(
+        self,
+        key: str,
+        sender: str,
+        asked: Asked,
+        ends_at: float,
+        meta: dict[str, Any],
+        perform: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        """Performs what its key has not done before; else gives what it came to, and its `meta`. Errors as `claim`."""
+        claim: Claim | None = await self.claim(
+            sender=sender,
+            capability=asked.tool_name,
+            key=key,
+            arguments=asked.arguments,
+            tool_call_id=asked.tool_call_id,
+            ends_at=ends_at,
+        )
+        assert claim is not None
+        if claim.stored is not None:
+            meta.update({name: value for name, value in claim.stored["meta"].items() if name != "trace_id"})
+            meta["replayed"] = True
+            return claim.stored["data"]
+        try:
+            data = await perform()
+            await self.store(claim, {"data": data, "meta": dict(meta)}, asked.arguments)
+            claim = None
+            return data
+        finally:
+            if claim is not None:
+                await asyncio.shield(self.release(claim))
 
     async def claim(
         self, *, sender: str, capability: str, key: str, arguments: Any, tool_call_id: str, ends_at: float

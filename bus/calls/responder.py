@@ -14,7 +14,8 @@ from bus.broker.parser import Arrival
 from bus.broker.tasks import end
 from bus.broker.wire import publish_command
 from bus.calls.control import ALL, Verb, read_word
-from bus.calls.line import Line, Taken
+from bus.calls.line import Line
+from bus.calls.taken import Taken
 from bus.errors import BusError, ErrorInfo, Rejected, error
 
 log = logging.getLogger("bus.calls")
@@ -36,7 +37,8 @@ class Responder:
         self._line = line
         self._agent = agent
         self._instance = instance
-        self._concurrency = concurrency
+        self.concurrency = concurrency
+        self.turned_away = 0
         self._max_queue = connection.settings.max_call_queue
         self._queue: deque[Taken] = deque()
         self._running: set[Taken] = set()
@@ -53,6 +55,16 @@ class Responder:
     def in_flight(self) -> int:
         """How many calls run or wait here."""
         return len(self._queue) + len(self._running)
+
+    @property
+    def running(self) -> int:
+        """How many calls run here."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait here."""
+        return len(self._queue)
 
     async def start(self) -> None:
         """Begins to take calls. Raises BrokerError."""
@@ -104,6 +116,7 @@ class Responder:
 
     def _take(self, message: Arrival) -> None:
         if len(self._queue) >= self._max_queue:
+            self.turned_away += 1
             self._say(message, self._busy())
             return
         self._queue.append(Taken(message))
@@ -112,7 +125,7 @@ class Responder:
             if not waiting.done():
                 waiting.set_result(None)
                 return
-        if len(self._workers) < self._concurrency:
+        if len(self._workers) < self.concurrency:
             worker = asyncio.create_task(self._work(), context=self._context.copy())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)

@@ -10,14 +10,18 @@ from typing import Any
 
 from bus.broker.connection import Connection
 from bus.calls.announcement import Announcement
+from bus.calls.answers import Answers
 from bus.calls.call import Publish
 from bus.calls.caller import Caller
 from bus.calls.capability import Capability
-from bus.calls.line import Check, Line
+from bus.calls.execution import Check, Execution
+from bus.calls.line import Line
+from bus.calls.micro import Micro
 from bus.calls.registry import Registration
 from bus.calls.responder import Responder
 from bus.envelope import SUPPORTED
 from bus.telemetry.spans import Telemetry
+from bus.workflow.artifacts import Artifacts
 
 log = logging.getLogger("bus.calls")
 
@@ -25,8 +29,8 @@ log = logging.getLogger("bus.calls")
 class Service:
     """The capabilities of one replica: the responder answers before the registry names it, and longer.
 
-    `accepts` is what the announcement says about message contracts. Without capabilities and `accepts` nothing is
-    started, and `caller` still calls.
+    `accepts` is what the announcement says about message contracts, `handles` names the message types for people.
+    Without capabilities and `accepts` only the discovery of the NATS tools is answered, and `caller` still calls.
     """
 
     def __init__(
@@ -40,25 +44,36 @@ class Service:
         concurrency: int,
         publish: Publish,
         accepts: Mapping[str, Any] | None = None,
+        handles: Sequence[str] = (),
     ) -> None:
         instance = uuid.uuid4().hex
         self.caller = Caller(connection, telemetry, agent)
         self._agent = agent
         self._is_needed = bool(capabilities or accepts)
-        line = Line(
+        artifacts = Artifacts(connection)
+        execution = Execution(
             connection,
-            telemetry,
             agent=agent,
             instance=instance,
             capabilities=capabilities,
             checks=checks,
             caller=self.caller,
             publish=publish,
+            artifacts=artifacts,
+            accounts=self.caller.accounts,
         )
+        answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
+        line = Line(connection, telemetry, execution, answers, agent=agent)
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
+        if capabilities:
+            telemetry.metrics.calls.serve(capabilities, self._responder)
         cards = tuple(capabilities[name].card for name in sorted(capabilities))
         announcement = Announcement(agent, tuple(sorted(SUPPORTED)), cards, accepts or {})
         self._registration = Registration(connection, announcement, instance=instance)
+        self._micro = None
+        if connection.settings.micro:
+            tally = telemetry.metrics.calls.tally
+            self._micro = Micro(connection, agent=agent, instance=instance, cards=cards, handles=handles, tally=tally)
 
     @property
     def in_flight(self) -> int:
@@ -74,9 +89,12 @@ class Service:
         if self._is_needed:
             await self._responder.start()
             await self._registration.start()
+        if self._micro is not None:
+            await self._micro.start()
 
     async def drain(self, grace_s: float) -> None:
         """Deregisters, finishes what is in hand within `grace_s`, and answers the rest."""
+        await self._hide()
         if self._is_needed:
             await self._registration.stop()
             if ended := await self._responder.drain(grace_s):
@@ -84,6 +102,11 @@ class Service:
 
     async def close(self) -> None:
         """Stops whatever still runs, without grace; a second call does nothing."""
+        await self._hide()
         await self._registration.stop()
         await self._responder.close()
         await asyncio.shield(self.caller.close())
+
+    async def _hide(self) -> None:
+        if self._micro is not None:
+            await self._micro.stop()

@@ -33,6 +33,12 @@ class Result:
         """A failed one."""
         return cls(False, None, info, meta or {}, tool_call_id)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Where the data comes from, such as `external`, as its capability says (SEC-4)."""
+        labels = self.meta.get("labels")
+        return tuple(one for one in labels if isinstance(one, str)) if isinstance(labels, list) else ()
+
     def unwrap(self) -> Any:
         """The data. Raises the error of a failed one, as the exception that its code stands for."""
         if self.error is not None:

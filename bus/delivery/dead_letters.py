@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import orjson
 
@@ -27,6 +28,13 @@ log = logging.getLogger("bus.delivery")
 HEADER_ROOM_BYTES = 16_384
 
 
+class Burial(NamedTuple):
+    """The id of a dead letter, and whether it was not there before."""
+
+    id: int
+    is_new: bool
+
+
 class DeadLetters:
     """The dead-letter stream of a bus: bury, list, get."""
 
@@ -36,8 +44,8 @@ class DeadLetters:
         self._objects = Objects(connection, names.artifacts)
         self._stream = names.dead
 
-    async def bury(self, delivery: Delivery, *, agent: str, failure: ErrorInfo) -> int:
-        """Stores a copy with its reason and returns its id once the broker has it. Raises BrokerError.
+    async def bury(self, delivery: Delivery, *, agent: str, failure: ErrorInfo) -> Burial:
+        """Stores a copy with its reason; returns once the broker has it. Raises BrokerError.
 
         Burying the same delivery again within two minutes stores nothing new. Bytes that leave no room for the
         headers under the broker's limit are kept as an object, and so are headers that are larger than usual.
@@ -49,7 +57,7 @@ class DeadLetters:
         headers["Nats-Msg-Id"] = f"dead:{agent}:{delivery.subject}:{delivery.stream_seq}"
         stored = await self._store(agent, failure.code, delivery.data, headers)
         if stored.duplicate:
-            return stored.seq
+            return Burial(stored.seq, is_new=False)
         log.warning(
             "dead letter %d: %s of %s: %s (attempt %s); bus dead show %d",
             stored.seq,
@@ -59,7 +67,7 @@ class DeadLetters:
             headers["Bus-Attempts"],
             stored.seq,
         )
-        return stored.seq
+        return Burial(stored.seq, is_new=True)
 
     async def list(
         self, *, agent: str | None = None, code: str | None = None, type: str | None = None

@@ -16,7 +16,7 @@ Kind = tuple[str, str | None]
 class Handled:
     """One of them. It holds no payload: only what the settling needs. `told` hears of its end."""
 
-    __slots__ = ("_committed", "delivery", "key", "kind", "record", "reply", "span", "told")
+    __slots__ = ("_committed", "delivery", "key", "kind", "record", "reply", "span", "told", "trace_id")
 
     def __init__(
         self,
@@ -24,6 +24,7 @@ class Handled:
         delivery: Delivery,
         key: bytes,
         kind: Kind,
+        trace_id: str,
         span: Span,
         told: Callable[[Delivery], None],
         committed: Callable[[Handled, BusError | None], None],
@@ -33,6 +34,7 @@ class Handled:
         self.delivery = delivery
         self.key = key
         self.kind = kind
+        self.trace_id = trace_id
         self.span = span
         self.told = told
         self._committed = committed

@@ -15,8 +15,11 @@ from bus.envelope import Envelope, derive_message_id
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span
 from bus.trust import budget
+from bus.trust.accounts import Accounts
+from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
+from bus.workflow.context import FAMILY, Context
 from bus.workflow.state import WorkflowState
 
 
@@ -29,9 +32,12 @@ class Message:
     """
 
     __slots__ = (
+        "_accounts",
         "_agent",
         "_began",
         "_calls",
+        "_labels",
+        "_memory_limit",
         "_ordinal",
         "_phase",
         "_publisher",
@@ -54,8 +60,10 @@ class Message:
         span: Span,
         publisher: Publisher,
         artifacts: Artifacts,
-        state: Callable[[str | None], WorkflowState],
+        state: Callable[..., WorkflowState],
         calls: Calling,
+        accounts: Accounts,
+        memory_limit: int,
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
@@ -67,6 +75,10 @@ class Message:
         self._span = span
         self._publisher = publisher
         self._calls = calls
+        self._accounts = accounts
+        self._memory_limit = memory_limit
+        # Beside those of the envelope.
+        self._labels: dict[str, None] | None = None
         self._ordinal = 0
         self._began = time.perf_counter()
 
@@ -156,6 +168,8 @@ class Message:
         `Publisher.publish`, and Rejected `protocol.malformed` for a name or type that the envelope refuses.
         """
         draft = self._compose(Draft(to, type, payload, phase, role, status, key, message_id, extensions, delay_s))
+        if "budget" in self.envelope.extensions:
+            await self._accounts.spend(self.envelope, messages=1)
         return await self._publisher.publish(draft, parent=self._span.context)
 
     async def call(
@@ -170,13 +184,58 @@ class Message:
         self._ordinal += 1
         part = f"call:{key}" if key else f"call:{self._ordinal}:{capability}"
         options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
-        return await self._calls.call(capability, arguments, cause=self.envelope, parent=self._span.context, **options)
+        result = await self._calls.call(capability, arguments, cause=self._cause, parent=self._span.context, **options)
+        self.label(*result.labels)
+        return result
+
+    @property
+    def _cause(self) -> Envelope:
+        # What is called and sent also comes from what was read for it.
+        return self.envelope if self._labels is None else joined(self.envelope, self._labels)
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""
         envelopes = [self._compose(draft) for draft in drafts]
+        if "budget" in self.envelope.extensions:
+            await self._accounts.spend(self.envelope, messages=len(envelopes))
         await self._publisher.publish_many(envelopes, parent=self._span.context)
         return envelopes
+
+    async def spend(self, *, tokens: int) -> None:
+        """Tells that the work on this message has used model tokens; they count in the budget of its chain.
+
+        Raises Rejected `protocol.budget_exhausted` once they are used up, and BrokerError.
+        """
+        await self._accounts.spend(self.envelope, tokens=tokens)
+
+    def label(self, *labels: str) -> None:
+        """Says where what is sent from now on comes from, such as `external`: it joins what the message came with.
+
+        Reading the `context`, and results of capabilities that say so, do it by themselves.
+        """
+        if labels:
+            self._labels = {**(self._labels or {}), **dict.fromkeys(labels)}
+
+    @property
+    def labels(self) -> list[str]:
+        """Where this message and what was read for it come from."""
+        return labels_of(self._cause)
+
+    @property
+    def context(self) -> Context:
+        """What the agents of this workflow share beside messages: instructions, memory, artifacts."""
+        return Context(
+            self._state(self.workflow_id, below=FAMILY),
+            agent=self._agent,
+            limit_bytes=self._memory_limit,
+            next_key=self._key,
+            labels=lambda: self.labels,
+            heard=self.label,
+        )
+
+    def _key(self, part: str) -> str:
+        self._ordinal += 1
+        return derive_message_id(self.sender, self.message_id, self._agent, f"{part}:{self._ordinal}")
 
     def _compose(self, draft: Draft) -> Envelope:
         self._ordinal += 1
@@ -192,10 +251,9 @@ class Message:
             role=draft.role,
             phase=draft.phase or self._phase,
             status=draft.status,
-            extensions={
-                **budget.inherit(self.envelope, self._agent),
-                **(written(draft.extensions, draft.delay_s, draft.type, draft.payload) or {}),
-            },
+            extensions=budget.inherit(
+                self._cause, self._agent, written(draft.extensions, draft.delay_s, draft.type, draft.payload)
+            ),
             payload=as_json(draft.payload),
         )
 

@@ -28,7 +28,7 @@ from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
 from bus.delivery.message import Message
 from bus.delivery.publisher import Publisher
-from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
+from bus.delivery.refusal import REFUSAL_TTL_S, refusals
 from bus.delivery.route import Route
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
@@ -39,6 +39,7 @@ from bus.telemetry.logs import ids_of, take_in_hand
 from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
+from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 from bus.workflow.completions import Completion
@@ -90,6 +91,8 @@ class Pipeline:
         dedupe: Dedupe,
         commits: Commits,
         calls: Calling,
+        accounts: Accounts,
+        max_visits: int | None,
         hand_over: HandOver,
     ) -> None:
         settings = connection.settings
@@ -102,6 +105,9 @@ class Pipeline:
         self._dedupe = dedupe
         self._commits = commits
         self._calls = calls
+        self._accounts = accounts
+        self._max_visits = max_visits
+        self._memory_limit = settings.memory_limit
         self._publisher = publisher
         self._hand_over = hand_over
         self._dead_letters = DeadLetters(connection)
@@ -200,7 +206,7 @@ class Pipeline:
         ended: Callable[[Delivery], None],
     ) -> Settlement | None:
         identity.verify(envelope, subject)
-        budget.check(envelope, max_hops=self._max_hops)
+        budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
         route = self._routes.get(envelope.type)
         if route is None:
             if envelope.type == "error":
@@ -265,6 +271,8 @@ class Pipeline:
             artifacts=self._artifacts,
             state=self._state,
             calls=self._calls,
+            accounts=self._accounts,
+            memory_limit=self._memory_limit,
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
@@ -273,8 +281,8 @@ class Pipeline:
         completion = Completion(
             envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
         )
-        kind = (envelope.type, envelope.phase)
-        self._commits.add(Handled(completion, delivery, key, kind, span, ended, self._committed))
+        kind, trace_id = (envelope.type, envelope.phase), envelope.trace_id
+        self._commits.add(Handled(completion, delivery, key, kind, trace_id, span, ended, self._committed))
         return None
 
     def _committed(self, handled: Handled, problem: BusError | None) -> None:
@@ -287,7 +295,14 @@ class Pipeline:
                 span.end()
         else:
             self._dedupe.release(handled.key)
-            ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
+            context = span.context
+            ids = {
+                "trace_id": handled.trace_id if context is None else context.trace_id,
+                "span_id": None if context is None else context.span_id,
+                "message_id": completion.message_id,
+                "workflow_id": completion.workflow_id,
+                "agent": self._agent,
+            }
             self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
             span.end()
         handled.told(handled.delivery)
@@ -327,11 +342,10 @@ class Pipeline:
             await self._bury(delivery, progress, failure, span)
 
     async def _bury(self, delivery: Delivery, progress: _Progress, failure: ErrorInfo, span: Span | None) -> None:
-        dead_id = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
+        dead_id, _ = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
         if span is not None:
             span.event("dead_letter", {"bus.dead_letter.id": dead_id, "error.type": failure.code})
-        refusal = refusal_message(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure)
-        if refusal is not None:
+        for refusal in refusals(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure):
             parent = span.context if span is not None else None
             try:
                 await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
@@ -355,8 +369,8 @@ class Pipeline:
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
             span.set({"bus.settlement": "failed"})
 
-    def _state(self, workflow_id: str | None) -> WorkflowState:
-        return WorkflowState(self._connection, workflow_id)
+    def _state(self, workflow_id: str | None, *, below: str = "") -> WorkflowState:
+        return WorkflowState(self._connection, workflow_id, below=below)
 
     async def hand_back(self, delivery: Delivery) -> None:
         """Gives a delivery that did not begin, or was cancelled, back to the broker; it runs elsewhere at once."""

@@ -243,9 +243,7 @@ class Publisher:
 
 
 def _block(message_id: str, span: Span, schedule: Mapping[str, str] | None, ttl_s: int | None) -> bytes:
-    headers = {"Nats-Msg-Id": message_id}
-    if (context := span.context) is not None:
-        headers |= context.to_headers()
+    headers = {"Nats-Msg-Id": message_id, **span.headers()}
     if ttl_s is not None:
         headers["Nats-TTL"] = str(ttl_s)
     if schedule is not None:

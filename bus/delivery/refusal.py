@@ -18,17 +18,18 @@ ERROR_TYPE = "error"
 MAX_MESSAGE_CHARS = 2000
 MAX_DETAILS_CHARS = 100_000
 REFUSAL_TTL_S = 86400
+STOPS_A_CHAIN = frozenset({"protocol.loop", "protocol.budget_exhausted", "protocol.expired"})
 
 
-def refusal_message(
+def refusals(
     delivery: Delivery,
     subject: WorkSubject | None,
     envelope: Envelope | None,
     *,
     agent: str,
     failure: ErrorInfo,
-) -> Envelope | None:
-    """The `error` message to the sender that the subject names, or None.
+) -> list[Envelope]:
+    """The `error` messages: to the sender that the subject names, and when a chain is stopped to who began it.
 
     There is none about a broadcast (nobody in particular was asked, and every agent would answer), none about an
     error (two agents would go on refusing each other), and none when the subject names nobody. The same refusal
@@ -40,16 +41,36 @@ def refusal_message(
         or not is_agent_name(subject.sender)
         or ERROR_TYPE in (subject.type, failure.code)
     ):
-        return None
+        return []
     if envelope is not None and (envelope.type == ERROR_TYPE or envelope.status == "error"):
-        return None
+        return []
+    to = [subject.sender]
+    if envelope is not None and failure.code in STOPS_A_CHAIN:
+        to += [origin for origin in envelope.extensions.get("on_behalf_of", ())[:1] if origin != subject.sender]
+    return [_refusal(one, delivery, subject, envelope, agent=agent, failure=failure) for one in to]
+
+
+def _refusal(
+    to: str,
+    delivery: Delivery,
+    subject: WorkSubject,
+    envelope: Envelope | None,
+    *,
+    agent: str,
+    failure: ErrorInfo,
+) -> Envelope:
     about = envelope.message_id if envelope is not None else None
     extensions = {} if about is None else {"causation_id": about, "correlation_id": about}
     return Envelope(
         sender=agent,
-        to=subject.sender,
+        to=to,
         type=ERROR_TYPE,
-        message_id=derive_message_id(subject.sender, about or f"seq:{delivery.stream_seq}", agent, ERROR_TYPE),
+        message_id=derive_message_id(
+            subject.sender,
+            about or f"seq:{delivery.stream_seq}",
+            agent,
+            ERROR_TYPE if to == subject.sender else f"{ERROR_TYPE}:{to}",
+        ),
         trace_id=envelope.trace_id if envelope is not None else new_trace_id(),
         session_id=envelope.session_id if envelope is not None else None,
         workflow_id=envelope.workflow_id if envelope is not None else None,

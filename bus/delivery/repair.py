@@ -20,14 +20,16 @@ from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames, given_up
 from bus.broker.tasks import end
+from bus.delivery.counting import count
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.publisher import Publisher
-from bus.delivery.refusal import REFUSAL_TTL_S, refusal_message
+from bus.delivery.refusal import REFUSAL_TTL_S, refusals
 from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, Rejected, error
 from bus.telemetry.context import TraceContext
+from bus.telemetry.metrics import DEAD, Deliveries
 
 log = logging.getLogger("bus.delivery")
 
@@ -39,13 +41,21 @@ class Repair:
     """The repair of one replica of one agent."""
 
     def __init__(
-        self, connection: Connection, agent: str, *, dedupe: Dedupe, publisher: Publisher, tracing: DeliveryTracing
+        self,
+        connection: Connection,
+        agent: str,
+        *,
+        dedupe: Dedupe,
+        publisher: Publisher,
+        tracing: DeliveryTracing,
+        deliveries: Deliveries,
     ) -> None:
         self._connection = connection
         self._agent = agent
         self._dedupe = dedupe
         self._publisher = publisher
         self._tracing = tracing
+        self._deliveries = deliveries
         self._dead_letters = DeadLetters(connection)
         self._names = StreamNames.of(connection.settings.namespace)
         self._reader = StreamReader(
@@ -126,8 +136,11 @@ class Repair:
             deliveries=lost.attempt,
         ).info
         if not await self._is_buried(advisory, lost):
-            dead_id = await self._dead_letters.bury(lost, agent=self._agent, failure=failure)
-            self._tracing.given_up(lost, envelope, code=failure.code, reason=failure.message, dead_id=dead_id)
+            dead_id, is_new = await self._dead_letters.bury(lost, agent=self._agent, failure=failure)
+            # Another replica may have been faster.
+            if is_new:
+                self._tracing.given_up(lost, envelope, code=failure.code, reason=failure.message, dead_id=dead_id)
+                count(self._deliveries, envelope, DEAD, failure.code)
         await self._tell_sender(lost, envelope, failure)
 
     async def _is_buried(self, advisory: Delivery, lost: Delivery) -> bool:
@@ -153,8 +166,7 @@ class Repair:
             subject = self._connection.subjects.parse_work(lost.subject)
         except Rejected:
             return
-        refusal = refusal_message(lost, subject, envelope, agent=self._agent, failure=failure)
-        if refusal is not None:
+        for refusal in refusals(lost, subject, envelope, agent=self._agent, failure=failure):
             parent = TraceContext.from_headers(lost.headers)
             await self._publisher.publish(refusal, parent=parent, ttl_s=REFUSAL_TTL_S)
 

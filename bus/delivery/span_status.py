@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.polling import Answering, ask_all
+from bus.broker.questions import Answering, ask_all
 from bus.telemetry.spans import Telemetry
 
 ANSWER_S = 0.5
@@ -39,13 +39,13 @@ async def span_status_told(connection: Connection, telemetry: Telemetry) -> Asyn
         yield
         return
 
-    def answer() -> bytes:
+    def answer(_: bytes) -> bytes:
         counts = telemetry.counts
         if counts is None:
             return b""
         return orjson.dumps(SpanStatus(telemetry.service, telemetry.instance_id, *counts))
 
-    answering = Answering(connection, connection.subjects.span_status, answer)
+    answering = Answering(connection, {connection.subjects.span_status: answer}, name=telemetry.service)
     await answering.start()
     try:
         yield
@@ -56,7 +56,15 @@ async def span_status_told(connection: Connection, telemetry: Telemetry) -> Asyn
 async def span_statuses(connection: Connection, *, within_s: float = ANSWER_S) -> list[SpanStatus]:
     """The services that record spans and run now, by name, as far as they answer in time. Raises BrokerError."""
     found = []
-    for answer in await ask_all(connection, connection.subjects.span_status, within_s=within_s):
+    answers: list[bytes] = []
+
+    def take(answer: bytes) -> bool:
+        # With nobody there the server answers itself, with nothing.
+        answers.append(answer)
+        return not answer
+
+    await ask_all(connection, [connection.subjects.span_status], b"", take, timeout_s=within_s)
+    for answer in answers:
         # Anybody may answer, so what cannot be read is nobody's.
         with contextlib.suppress(KeyError, TypeError, ValueError):
             told = orjson.loads(answer)

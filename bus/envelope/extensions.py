@@ -170,10 +170,14 @@ REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
         "budget": _object(
             {
                 "deadline_at": _time("The moment at which the whole chain must be done."),
-                "calls": _count("How many calls the chain may still make."),
-                "tokens": _count("How many model tokens the chain may still use."),
+                "hops": _count("How many messages may follow each other in a row."),
+                "calls": _count("How many calls the chain may make, in all its branches together."),
+                "messages": _count("How many messages the chain may send, in all its branches together."),
+                "tokens": _count("How many model tokens the chain may use, in all its branches together."),
+                "account": _text(64, "Where its use is counted; absent: in an account of this message's own."),
+                "within": _array(16, _text(64, "An account."), "accounts", "The accounts that this one is a share of."),
             },
-            "What the chain may still spend. Other members pass untouched.",
+            "What the chain may use up. Other members pass untouched.",
         ),
         "labels": _array(
             MAX_LABELS,

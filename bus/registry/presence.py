@@ -30,7 +30,7 @@ class Presence:
         self._published = PublishedContracts(connection)
         self._lease = Lease(connection, agent, accepts)
         answers = Answers(agent, self.replica, accepts, models, max_bytes=connection.max_message_bytes)
-        self._answers = Answering(connection, connection.subjects.contracts(agent), answers.to)
+        self._answers = Answering(connection, {connection.subjects.contracts(agent): answers.to}, name=agent)
         self._watch: asyncio.Task[None] | None = None
 
     @property

@@ -69,7 +69,7 @@ class PublishedContracts:
             )
 
         async def create() -> bool:
-            return await self._records.write(_key(version), data, after=0)
+            return await self._records.write(_key(version), data, after=0) is not None
 
         # A lost answer is asked for again; then it may find its own.
         if await self._connection.patiently(create):

@@ -8,15 +8,22 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_W3C_TRACE_ID = re.compile(r"[0-9a-f]{32}")
+_is_w3c_trace_id = re.compile(r"(?!0{32})[0-9a-f]{32}").fullmatch
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
 def w3c_trace_id(trace_id: str) -> str:
     """The envelope's trace id as a W3C one: itself, or for a foreign shape the start of its SHA-256."""
-    if _W3C_TRACE_ID.fullmatch(trace_id) and trace_id != _NO_TRACE:
+    if _is_w3c_trace_id(trace_id):
         return trace_id
     return hashlib.sha256(trace_id.encode()).hexdigest()[:32]
+
+
+def unsampled_traceparent(trace_id: str) -> str:
+    """The header of a root that nobody records. Its span id is half of the trace's: a new one would tell no more."""
+    trace_id = w3c_trace_id(trace_id)
+    span_id = trace_id[16:]
+    return f"00-{trace_id}-{span_id if span_id != _NO_SPAN else trace_id[:16]}-00"
 
 
 class TraceContext(NamedTuple):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from bus.telemetry.call_metrics import CallMetrics
 from bus.telemetry.instruments import Kind, Labels, Metric, Series, merged
 
 # Stands for every type without a handler, and for what comes after a limit is reached.
@@ -191,7 +192,8 @@ class ServiceMetrics:
     def __init__(self, service: str) -> None:
         self.service = service
         self.sends = Sends(service)
-        self._observed: list[Callable[[], Iterable[Metric]]] = [self.sends.read]
+        self.calls = CallMetrics(service)
+        self._observed: list[Callable[[], Iterable[Metric]]] = [self.sends.read, self.calls.read]
 
     def deliveries(self, phases: Mapping[str, str | None]) -> Deliveries:
         """The instruments of an agent's deliveries."""

@@ -14,11 +14,10 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
 from typing import Any
 
 from bus.telemetry import sampling
-from bus.telemetry.context import TraceContext, w3c_trace_id
+from bus.telemetry.context import TraceContext, unsampled_traceparent, w3c_trace_id
 from bus.telemetry.length import TRACES_KEPT, TraceLengths, next_trace_id, without_length
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.otlp import OtlpJsonExporter
@@ -29,7 +28,6 @@ from bus.telemetry.recorder import Counts, Recorder, SpanRecord
 CLOSE_S = 5.0
 METRICS_CLOSE_S = 1.0
 SAMPLED = "01"
-UNSAMPLED = "00"
 # A traceparent of version 00; the last bit of its flags says whether it is sampled.
 PLAIN_LENGTH = 55
 EVEN = "02468ace"
@@ -37,8 +35,8 @@ EVEN = "02468ace"
 Attributes = Mapping[str, str | int | float | bool]
 
 
-class SpanKind(IntEnum):
-    """The kinds of OTLP."""
+class SpanKind:
+    """The kinds of OTLP. No enum, because to look one up takes as long as to make a span that is not recorded."""
 
     INTERNAL = 1
     SERVER = 2
@@ -63,6 +61,11 @@ class Span:
     def is_recording(self) -> bool:
         """Whether attributes are kept; build them only then."""
         return self._record is not None
+
+    def headers(self) -> dict[str, str]:
+        """The headers of what is sent inside it."""
+        context = self.context
+        return context.to_headers() if context is not None else {}
 
     @property
     def only_header(self) -> str:
@@ -102,46 +105,61 @@ class Span:
             self._record = None
 
 
-class PassingSpan(Span):
-    """An operation that is not recorded, below one that is not either: it passes on the context that came in."""
+class UnrecordedSpan(Span):
+    """An operation that is not recorded. Nearly every message makes two, so what they have in common is the class's."""
+
+    __slots__ = ()
+
+    _record = None
+    _recorder = None
+    is_recording = False
+
+    def __init__(self, context: TraceContext | None) -> None:
+        self.context = context
+
+    def end(self) -> None:
+        """Nothing is kept."""
+
+
+class UnsampledRoot(UnrecordedSpan):
+    """One that begins a trace which nobody records; what follows has to know that."""
+
+    __slots__ = ("_trace_id",)
+
+    def __init__(self, trace_id: str) -> None:
+        self._trace_id = trace_id
+
+    @property
+    def context(self) -> TraceContext | None:
+        """Made when something other than headers is asked for, which is rare."""
+        return TraceContext.from_headers(self.headers())
+
+    @context.setter
+    def context(self, _: TraceContext | None) -> None:
+        return
+
+    def headers(self) -> dict[str, str]:
+        """The headers of what is sent inside it."""
+        return {"traceparent": self.only_header}
+
+    @property
+    def only_header(self) -> str:
+        """The `traceparent` of what is sent inside it."""
+        return unsampled_traceparent(self._trace_id)
+
+
+class PassingSpan(UnrecordedSpan):
+    """One below another that is not recorded either: it passes on the context that came in."""
 
     __slots__ = ("_headers",)
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        # Not by the class above: this is done for nearly every message, and a call costs as much as all of it.
-        self._record = None
-        self._recorder = None
         self._headers = headers
 
     @property
     def context(self) -> TraceContext | None:
         """Read from the headers when something is sent, which most messages do not cause."""
         return TraceContext.from_headers(self._headers)
-
-    @context.setter
-    def context(self, _: TraceContext | None) -> None:
-        return
-
-
-class UnrecordedRoot(Span):
-    """An operation above which there is nothing, and which is not recorded: it says so to what it causes."""
-
-    __slots__ = ("_header",)
-
-    def __init__(self, trace_id: str) -> None:
-        self._record = None
-        self._recorder = None
-        self._header = f"00-{w3c_trace_id(trace_id)}-{_span_id()}-{UNSAMPLED}"
-
-    @property
-    def only_header(self) -> str:
-        """The one that it was made with."""
-        return self._header
-
-    @property
-    def context(self) -> TraceContext | None:
-        """Read from the header when somebody asks."""
-        return TraceContext.from_headers({"traceparent": self._header})
 
     @context.setter
     def context(self, _: TraceContext | None) -> None:
@@ -184,7 +202,7 @@ class Telemetry:
     def start(
         self,
         name: Callable[[], str],
-        kind: SpanKind,
+        kind: int,
         *,
         trace_id: str,
         parent: TraceContext | None,
@@ -207,17 +225,17 @@ class Telemetry:
     def unrecorded(self, *, trace_id: str, parent: TraceContext | None, sampling_key: str) -> Span | None:
         """The span of an operation that is not recorded; None for one that is, which then begins with `recorded`."""
         if self._recorder is None:
-            return Span(parent)
+            return UnrecordedSpan(parent)
         if parent is not None:
-            return None if parent.is_sampled else Span(parent)
+            return None if parent.is_sampled else UnrecordedSpan(parent)
         if sampling.is_sampled(sampling_key, self._share):
             return None
-        return UnrecordedRoot(trace_id)
+        return UnsampledRoot(trace_id)
 
     def recorded(
         self,
         name: str,
-        kind: SpanKind,
+        kind: int,
         *,
         trace_id: str,
         parent: TraceContext | None,
@@ -288,7 +306,7 @@ class Telemetry:
     def _record(
         self,
         name: str,
-        kind: SpanKind,
+        kind: int,
         parent: TraceContext,
         links: tuple[tuple[str, str], ...],
         attributes: dict[str, Any],
@@ -304,8 +322,10 @@ class Telemetry:
 
     def passes(self, headers: Mapping[str, str]) -> bool:
         """Whether what comes with these headers is certainly not recorded here."""
+        if self._recorder is None:
+            return True
         traceparent = headers.get("traceparent", "")
-        return self._recorder is None or (len(traceparent) == PLAIN_LENGTH and traceparent[-1] in EVEN)
+        return len(traceparent) == PLAIN_LENGTH and traceparent[-1] in EVEN
 
     async def close(self) -> None:
         """Sends what is queued, within 5 s, then the metrics, within 1 s; a second call does nothing."""

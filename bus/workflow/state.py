@@ -21,13 +21,17 @@ Document = dict[str, Any]
 
 
 class WorkflowState:
-    """The documents of one workflow. Kept for 30 days, or as long as the history."""
+    """The documents of one workflow. Kept for 30 days, or as long as the history.
 
-    __slots__ = ("_records", "_workflow_id")
+    `below` is a family of documents of the bus itself, apart from those of users.
+    """
 
-    def __init__(self, connection: Connection, workflow_id: str | None) -> None:
+    __slots__ = ("_below", "_records", "_workflow_id")
+
+    def __init__(self, connection: Connection, workflow_id: str | None, *, below: str = "") -> None:
         self._records = Records(connection, StreamNames.of(connection.settings.namespace).workflows)
         self._workflow_id = workflow_id
+        self._below = f"{below}." if below else ""
 
     async def read(self, name: str) -> Document | None:
         """The document, or None when nobody has written it. Raises BrokerError."""
@@ -61,4 +65,4 @@ class WorkflowState:
                 "this message belongs to no workflow, so it has no state",
                 path="workflow_id",
             )
-        return f"{token(self._workflow_id)}.{token(name)}"
+        return f"{token(self._workflow_id)}.{self._below}{token(name)}"

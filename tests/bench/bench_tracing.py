@@ -36,6 +36,7 @@ MODES = {
 }
 BASES = {"bus": "bus, untraced", "FastStream": "FastStream, untraced"}
 BATCH = 1000
+DELIVERY = Delivery("bus.v1.work.worker.normal.load.work", b"x" * 700, {}, "reply", 1, 1, time.time_ns(), 0)
 
 
 def tracing_ways(receiver: str) -> dict[str, Way]:
@@ -51,19 +52,14 @@ def tracing_ways(receiver: str) -> dict[str, Way]:
     return found
 
 
-def spans_us(mode: str, receiver: str, *, count: int, rounds: int) -> float:
-    """Microseconds of this thread that the spans and headers of one message take: its send and its process."""
+def spans_of(mode: str, receiver: str) -> tuple[Callable[[Envelope], None], list[Telemetry]]:
+    """What makes the spans and headers of one message, its send and its process, and the services that do it."""
     variables = {} if mode == "untraced" else {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver, **MODES[mode]}
     os.environ.update(variables)
     sender, receiving = Telemetry("load", namespace="bus"), Telemetry("worker", namespace="bus")
     for name in variables:
         del os.environ[name]
     tracing = DeliveryTracing(receiving, agent="worker", phases={})
-    envelopes = [
-        Envelope(sender="load", to="worker", type="work", workflow_id=f"w-{number}", payload={"number": number})
-        for number in range(BATCH)
-    ]
-    delivery = Delivery("bus.v1.work.worker.normal.load.work", b"x" * 700, {}, "reply", 1, 1, time.time_ns(), 0)
 
     def one(envelope: Envelope) -> None:
         send = sender.start(
@@ -74,45 +70,45 @@ def spans_us(mode: str, receiver: str, *, count: int, rounds: int) -> float:
             sampling_key=envelope.workflow_id or envelope.trace_id,
             attributes=lambda: message_attributes("send", envelope, agent=envelope.sender),
         )
-        headers = send.context.to_headers() if send.context is not None else {}
+        headers = send.headers()
         send.end()
-        process = tracing.process(delivery._replace(headers=headers), envelope)
+        process = tracing.process(DELIVERY._replace(headers=headers), envelope)
         if process.is_recording:
             process.set({"bus.settlement": "ack", "bus.exec_ms": 1.0})
         process.end()
 
-    def nothing(envelope: Envelope) -> None:
-        delivery._replace(headers={})
+    return one, [sender, receiving]
 
-    def timed(work: Callable[[Envelope], None]) -> float:
-        samples = []
-        for _ in range(rounds * count // BATCH):
+
+def nothing(envelope: Envelope) -> None:
+    """What the other work has that is not tracing."""
+    DELIVERY._replace(headers={})
+
+
+async def calls_table(receiver: str, *, count: int, rounds: int) -> None:
+    """Prints the first table: microseconds of this thread, the modes in turn within each round."""
+    envelopes = [
+        Envelope(sender="load", to="worker", type="work", workflow_id=f"w-{number}", payload={"number": number})
+        for number in range(BATCH)
+    ]
+    modes = {mode: spans_of(mode, receiver) for mode in MODES}
+    works = {"nothing": nothing, **{mode: work for mode, (work, _) in modes.items()}}
+    samples: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds * count // BATCH):
+        for name, work in works.items():
             started = time.thread_time()
             for envelope in envelopes:
                 work(envelope)
-            samples.append((time.thread_time() - started) * 1e6 / BATCH)
-        # The best, because what else the machine does can only add to it.
-        return min(samples)
-
-    used = timed(one) - timed(nothing)
-
-    async def close() -> None:
-        await sender.close()
-        await receiving.close()
-
-    asyncio.run(close())
-    return used
-
-
-def calls_table(receiver: str, *, count: int, rounds: int) -> None:
-    """Prints the first table."""
+            samples[name].append((time.thread_time() - started) * 1e6 / BATCH)
+    for _, services in modes.values():
+        for service in services:
+            await service.close()
+    # The best, because what else the machine does can only add to it.
+    used = {mode: min(samples[mode]) - min(samples["nothing"]) for mode in MODES}
     print("spans and headers of one message, the calls alone")
     print(f"{'':<24}{'us':>8}{'more than untraced':>22}")
-    base = 0.0
-    for mode in MODES:
-        used = spans_us(mode, receiver, count=count, rounds=rounds)
-        base = base or used
-        print(f"{'bus, ' + mode:<24}{used:>8.2f}{used - base:>22.2f}", flush=True)
+    for mode, us in used.items():
+        print(f"{'bus, ' + mode:<24}{us:>8.2f}{us - used['untraced']:>22.2f}", flush=True)
 
 
 def messages_table(options: argparse.Namespace, url: str, receiver: str) -> None:
@@ -143,7 +139,7 @@ def main() -> None:
         bench_delivery.side(tracing_ways("")[way], part, loop, Task(url, name, int(count), int(extra)))
         return
     with tempfile.TemporaryDirectory() as folder, bench_delivery.span_receiver() as receiver:
-        calls_table(receiver, count=20_000, rounds=options.rounds)
+        asyncio.run(calls_table(receiver, count=20_000, rounds=options.rounds))
         if options.calls_only:
             return
         server = NatsServer(Path(folder))

@@ -27,6 +27,7 @@ from bus import Agent, Bus, Envelope, Settings
 
 IN_FLIGHT = 64
 MAX_BYTES = 256 << 20
+PUBLISH_TIMEOUT_S = 30.0
 
 
 class Work(BaseModel):
@@ -184,7 +185,10 @@ async def faststream_publish(task: Task, *, traced: bool = False) -> float:
         started = ready()
 
         async def send(n: int) -> None:
-            await broker.publish(Work(**payload(n, task.extra_bytes)), f"{task.name}.work", stream=task.name)
+            # Its own is half a second, and a busy machine sometimes needs more.
+            await broker.publish(
+                Work(**payload(n, task.extra_bytes)), f"{task.name}.work", stream=task.name, timeout=PUBLISH_TIMEOUT_S
+            )
 
         await in_flight(task.numbers, send)
         used = time.process_time() - started

@@ -1,4 +1,4 @@
-"""An agent to which everything happens that a metric counts: success, a retry, dead letters, a send that fails."""
+"""An agent to which everything happens that a metric counts: retries, dead letters, sends and calls that fail."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def note(payload: Any) -> None:
 async def huge(payload: Any, message: Message) -> None:
     with contextlib.suppress(BusError):
         await message.send("worker", "note", {}, extensions={"x": "a" * 2_000_000})
+
+
+@worker.capability("number.read", example={"text": "1"})
+def read(text: str) -> int:
+    """Reads a number."""
+    return int(text)
+
+
+@worker.on("ask")
+async def ask(payload: Any, message: Message) -> None:
+    for text in ("1", "2", "x"):
+        with contextlib.suppress(BusError):
+            await message.call("number.read", {"text": text})

@@ -92,6 +92,7 @@ async def test_every_metric_and_label_of_dashboard_and_alerts_is_there(
         async with Bus.connect("caller", settings=settings) as bus:
             await bus.send_many([Draft("worker", "job", {"number": number}) for number in range(20)])
             await bus.send("worker", "huge", {})
+            await bus.send("worker", "ask", {})
             await bus.send("worker", "unknown_type", {})
             await settled(bus, 20)
         wanted = {
@@ -117,9 +118,13 @@ async def test_every_metric_and_label_of_dashboard_and_alerts_is_there(
                 'messaging_client_sent_messages_total{error_type="protocol.too_large"}',
                 'messaging_process_duration_seconds_count{bus_type="job",bus_phase="execute",bus_outcome="ack"}',
                 'messaging_client_consumed_messages_total{bus_phase="review",bus_outcome="ack"}',
+                'rpc_server_call_duration_seconds_count{rpc_method="number.read",error_type=""}',
+                'rpc_server_call_duration_seconds_count{error_type="tool.execution_failed"}',
+                'rpc_client_call_duration_seconds_count{rpc_method="number.read",error_type="tool.execution_failed"}',
+                "bus_calls_busy_total",
             )
         }
-    assert list(values.values()) == [1, 1, 1, 1, 20, 19]
+    assert list(values.values()) == [1, 1, 1, 1, 20, 19, 2, 1, 1, 0]
 
 
 def test_the_dashboard_shows_what_an_on_call_person_needs() -> None:
@@ -127,6 +132,7 @@ def test_the_dashboard_shows_what_an_on_call_person_needs() -> None:
     titles = {panel["title"] for panel in dashboard["panels"]}
     assert titles >= {"Workflow rate by phase", "Latency by phase", "Retries and duplicates", "Dead letters by error"}
     assert titles >= {"Queue depth", "Oldest message", "In flight"}
+    assert titles >= {"Calls by capability", "Call latency", "Calls in hand"}
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     assert all(panel["description"] for panel in dashboard["panels"])
 

@@ -14,6 +14,8 @@ from bus import Agent, Bus, DeadLetter, Message, Settings
 from bus.broker.connection import Connection
 from bus.broker.streams import DEAD_MAX_AGE_S, StreamNames, provision
 from bus.delivery.letter import NoSuchDeadLetter
+from bus.telemetry.instruments import merged
+from tests.integration.otlp_receiver import Received
 from tests.integration.test_dead_letters import BEGINNING, TRACE, counted, failing, letters, stranger, until
 from tests.integration.test_delivery import GOOD, emptied
 
@@ -93,6 +95,44 @@ async def test_what_the_server_gave_up_on_becomes_a_letter(
         settings, StreamNames.of(settings.namespace).work, f"{settings.namespace}.v1.work.stranger.*.worker.error"
     )
     assert sum(errors.values()) == 2
+
+
+async def test_a_letter_of_what_the_server_gave_up_on_is_counted_and_has_its_span(
+    settings: Settings, stranger: Any, received: Received
+) -> None:
+    """OBS-1, OBS-4: once for all replicas, below the send that its headers name, in red; garbage too."""
+    settings = settings.model_copy(update=GIVES_UP)
+    subject = f"{settings.namespace}.v1.work.worker.normal.stranger.order"
+    data = orjson.dumps({**GOOD, "payload": {"n": 1}, "workflow_id": "w"})
+    async with Bus.connect("me", settings=settings) as bus:
+        await stranger.jetstream().publish(subject, data, headers={"traceparent": TRACE})
+        await stranger.jetstream().publish(subject, b"\xff garbage")
+        await give_up(settings, stranger, announce=True)
+        replicas = [failing("worker", lambda _: False, []) for _ in range(2)]
+        async with replicas[0].running(settings) as first, replicas[1].running(settings) as second:
+            letters = await given_up_letters(bus, settings, 2)
+            counts = {
+                f"{metric.name} {dict(labels)['bus.type']}": value
+                for metric in merged([*first.metrics.read(), *second.metrics.read()])
+                if metric.name in ("bus.dead_letters", "bus.refused")
+                for labels, value in metric.values.items()
+            }
+    assert counts == {
+        "bus.dead_letters order": 1,
+        "bus.dead_letters _other": 1,
+        "bus.refused order": 0,
+        "bus.refused _other": 0,
+    }
+    (span,) = received.named("settle worker.order")
+    _, trace, parent, _ = TRACE.split("-")
+    assert (span["trace"], span["parent"], span["links"]) == (trace, parent, [parent])
+    assert (span["events"], span["error"], span["error.type"]) == (["dead_letter"], True, "tool.execution_failed")
+    assert (span["bus.settlement"], span["bus.attempt"], span["bus.workflow_id"]) == ("dead", 2, "w")
+    (garbage,) = received.named("settle worker")
+    assert (garbage["parent"], garbage["events"]) == ("", ["dead_letter"])
+    assert len(letters) == 2
+    (told,) = [one for one in received.named("send stranger.error") if one["trace"] == trace]
+    assert told["parent"] == parent
 
 
 async def test_what_was_completed_or_buried_is_only_removed(bus: Bus, settings: Settings, stranger: Any) -> None:

@@ -10,6 +10,7 @@ def test_the_sorted_public_names() -> None:
         "Agent",
         "ArtifactRef",
         "BrokerError",
+        "Budget",
         "Bus",
         "BusError",
         "Call",

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from bus.telemetry import length
-from bus.telemetry.context import TraceContext
+from bus.telemetry.context import TraceContext, w3c_trace_id
 from bus.telemetry.recorder import Recorder, SpanRecord
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 
@@ -66,6 +66,21 @@ async def test_nothing_is_computed_for_a_span_that_does_not_record(kept: Kept, m
     assert (computed, below.context) == ([], span.context)
     await telemetry.close()
     assert kept.spans == []
+
+
+@pytest.mark.parametrize("trace_id", [TRACE, "0" * 15 + "1" + "0" * 16, "order 7", "0" * 32, TRACE.upper()])
+async def test_an_unsampled_root_has_a_header_that_every_reader_takes(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, trace_id: str
+) -> None:
+    """Whatever its trace id, and its context is the same as its header."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    telemetry = Telemetry("a", namespace="bus")
+    span = telemetry.start(str, SpanKind.PRODUCER, trace_id=trace_id, parent=None, sampling_key="w", attributes=dict)
+    read = TraceContext.from_headers(span.headers())
+    assert read is not None
+    assert (read, read.trace_id, read.is_sampled) == (span.context, w3c_trace_id(trace_id), False)
+    assert telemetry.passes(span.headers())
+    await telemetry.close()
 
 
 @pytest.mark.parametrize("flags", ["01", "03", "ff"])
