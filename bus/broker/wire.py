@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bus.broker.parser import Arrival, Direct, FastParser
@@ -42,9 +42,10 @@ def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> by
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
 
 
-def ack_command(reply: str) -> bytes:
-    """The acknowledgement of one delivery."""
-    return b"PUB %b 4\r\n+ACK\r\n" % reply.encode()
+def ack_commands(replies: Sequence[str]) -> bytes:
+    """The acknowledgements of deliveries."""
+    between = " 4\r\n+ACK\r\n"
+    return f"PUB {f'{between}PUB '.join(replies)}{between}".encode() if replies else b""
 
 
 def post(client: Client, command: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from bus.broker.connection import Connection
 from bus.broker.store import store_block
 from bus.broker.tasks import end
-from bus.broker.wire import ack_command, publish_command
+from bus.broker.wire import ack_commands, publish_command
 from bus.errors import BusError, error
 from bus.workflow import completions
 from bus.workflow.completions import Completion, FailedAttempt
@@ -112,15 +112,19 @@ class Commits:
         try:
             stored = await store_block(self._connection, self._subject, body, b"", timeout_s=timeout_s)
             self._on_stored(stored.seq)
-            await self._connection.send(b"".join(map(_settlement, group)))
+            await self._connection.send(_settlements(group))
         except BusError as problem:
             return problem
         return None
 
 
-def _settlement(commit: Commit) -> bytes:
+def _settlements(group: list[Commit]) -> bytes:
     """What the server hears, as it stands on the wire."""
-    record = commit.record
-    if isinstance(record, Completion):
-        return ack_command(commit.reply)
-    return publish_command(commit.reply, "", b"", b'-NAK {"delay": %d}' % int(record.again_in_ms * 1e6))
+    replies = [one.reply for one in group if isinstance(one.record, Completion)]
+    return ack_commands(replies) + b"".join(
+        [
+            publish_command(one.reply, "", b"", b'-NAK {"delay": %d}' % int(one.record.again_in_ms * 1e6))
+            for one in group
+            if isinstance(one.record, FailedAttempt)
+        ]
+    )

@@ -19,7 +19,7 @@ from bus.delivery.limits import NO_LIMITS, Limits
 from bus.delivery.message import Message
 from bus.delivery.settlement import RetryPolicy
 from bus.envelope import versions
-from bus.telemetry.told import contained as contained
+from bus.telemetry.told import instead_of as instead_of
 from bus.telemetry.told import told as told
 from bus.telemetry.told import told_with_trace as told_with_trace
 

@@ -23,7 +23,7 @@ from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
 from bus.delivery.handled import Handled, Kind
-from bus.delivery.handler import Handler, HandlerMiddleware, contained, told, told_with_trace
+from bus.delivery.handler import Handler, HandlerMiddleware, instead_of, told, told_with_trace
 from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
 from bus.delivery.message import Message
@@ -206,7 +206,9 @@ class Pipeline:
         ended: Callable[[Delivery], None],
     ) -> Settlement | None:
         identity.verify(envelope, subject)
-        budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
+        extensions = envelope.extensions
+        if extensions:
+            budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
         route = self._routes.get(envelope.type)
         if route is None:
             if envelope.type == "error":
@@ -258,13 +260,13 @@ class Pipeline:
                 "tool.execution_failed",
                 f"delivered {delivery.attempt} times and never settled; handling it probably ends the process",
             )
-        if DATA_REF in envelope.extensions:
+        if DATA_REF in extensions:
             envelope = await restore(envelope, self._artifacts)
         message = Message(
             envelope,
             agent=self._agent,
             attempt=attempt,
-            content=handler.read(envelope.payload, envelope.schema),
+            content=handler.read(envelope.payload, extensions.get("schema")),
             phase=envelope.phase or handler.phase,
             span=span,
             publisher=self._publisher,
@@ -276,7 +278,12 @@ class Pipeline:
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
-        await contained(route.run, message)
+        try:
+            await route.run(message)
+        except BaseException as problem:
+            if (instead := instead_of(problem)) is None:
+                raise
+            raise instead from problem
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         completion = Completion(
             envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms

@@ -203,6 +203,12 @@ class Envelope:
         return self._fields["to"]
 
     @property
+    def address(self) -> tuple[str, str, str]:
+        """Sender, receiver and type: what the subject repeats."""
+        fields = self._fields
+        return fields["from"], fields["to"], fields["type"]
+
+    @property
     def role(self) -> str | None:
         """Who speaks: user, assistant, system or tool."""
         return self._fields.get("role")

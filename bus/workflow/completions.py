@@ -42,14 +42,14 @@ def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) ->
     body: dict[str, Any] = {
         "completed": [
             {
-                "from": one.sender,
-                "message_id": one.message_id,
-                "workflow_id": one.workflow_id,
-                "attempt": one.attempt,
-                "started_at": one.started_at,
-                "exec_ms": one.exec_ms,
+                "from": sender,
+                "message_id": message_id,
+                "workflow_id": workflow_id,
+                "attempt": attempt,
+                "started_at": started_at,
+                "exec_ms": exec_ms,
             }
-            for one in group
+            for sender, message_id, workflow_id, attempt, started_at, exec_ms in group
         ]
     }
     if failed:
