@@ -177,8 +177,8 @@ class FastParser(Parser):
                     continue
                 queue = subscription._pending_queue
                 if type(queue) is Direct:
-                    subject = tokens[1].decode("utf-8", "replace")
-                    queue.take(Arrival(subject, reply.decode("utf-8", "replace"), data[body:end], data[first:body]))
+                    subject = str(tokens[1], "utf-8", "replace")
+                    queue.take(Arrival(subject, str(reply, "utf-8", "replace"), data[body:end], data[first:body]))
                     continue
                 await self.nc._process_msg(sid, tokens[1], reply, data[body:end], data[first:body] or None)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,7 +19,7 @@ def validate(payload: Any, model: type[BaseModel]) -> BaseModel:
     """
     try:
         # As `model_validate` does it, for half of the price.
-        return cast(BaseModel, model.__pydantic_validator__.validate_python(payload))
+        valid: BaseModel = model.__pydantic_validator__.validate_python(payload)
     except ValidationError as failed:
         found = failed.errors(include_url=False, include_context=False, include_input=False)
         problems = [
@@ -35,3 +35,4 @@ def validate(payload: Any, model: type[BaseModel]) -> BaseModel:
             schema=model.model_json_schema(),
             repairs_left=0,
         ) from None
+    return valid

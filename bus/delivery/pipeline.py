@@ -51,6 +51,7 @@ log = logging.getLogger("bus.delivery")
 # A message that ends the process each time it is handled is never settled by it; the count of deliveries is
 # all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
 CRASH_MARGIN = 10
+TAKEN, COMPLETED, HELD = Claim.TAKEN, Claim.COMPLETED, Claim.HELD
 ACK = Settlement(Verdict.ACK)
 LEAVE = Settlement(Verdict.LEAVE)
 
@@ -238,12 +239,12 @@ class Pipeline:
         claim = self._dedupe.claim_undoubted(key, seq=seq, redelivered=redelivered)
         if claim is None:
             claim = await self._dedupe.claim_doubted(key, seq=seq, redelivered=redelivered)
-        if claim is Claim.TAKEN and self._connection.epoch != progress.epoch:
+        if claim is TAKEN and self._connection.epoch != progress.epoch:
             # The link broke before the handler began: a broker that was killed may have given it to another
             # replica by now, and would take any word of ours for that delivery.
             self._dedupe.release(key)
             return LEAVE
-        if claim is Claim.COMPLETED:
+        if claim is COMPLETED:
             progress.is_duplicate = True
             span.set({"bus.duplicate": True})
             log.info(
@@ -252,7 +253,7 @@ class Pipeline:
                 extra=ids_of(progress.envelope),
             )
             return ACK
-        if claim is Claim.HELD:
+        if claim is HELD:
             return Settlement(Verdict.NAK, delay_s=self._ack_wait_s)
         progress.claimed = key
         if delivery.attempt > route.policy.max_attempts + CRASH_MARGIN:

@@ -11,7 +11,7 @@ import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, cast
+from typing import Any
 
 from bus.broker.pull import Delivery
 
@@ -118,7 +118,7 @@ class _Apart:
         self._waits: Callable[[], None] | None = waits
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return cast(Generator[Any, Any, None], self)
+        return self  # type: ignore[return-value]
 
     def __iter__(self) -> _Apart:
         return self
