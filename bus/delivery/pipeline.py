@@ -282,9 +282,9 @@ class Pipeline:
         try:
             await route.run(message)
         except BaseException as problem:
-            if (instead := instead_of(problem)) is None:
-                raise
-            raise instead from problem
+            if (instead := instead_of(problem)) is not None:
+                raise instead from problem
+            raise
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         completion = Completion(
             envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms

@@ -15,14 +15,14 @@ from bus.broker.store import store_block
 from bus.broker.streams import has_schedules
 from bus.broker.subjects import BROADCAST, key_lane
 from bus.broker.wire import header_block, plain_block
-from bus.delivery.attributes import Attributes, message_attributes
+from bus.delivery.attributes import Attributes, KindAttributes, id_attributes, kind_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
 from bus.delivery.negotiation import Negotiation
 from bus.delivery.onward import onward
 from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
-from bus.telemetry.context import TraceContext, w3c_trace_id
+from bus.telemetry.context import TraceContext
 from bus.telemetry.logs import is_telling, tell_sent
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
@@ -38,6 +38,7 @@ class Publisher:
         "_artifacts",
         "_connection",
         "_inline_limit",
+        "_kinds",
         "_middleware",
         "_negotiation",
         "_sends",
@@ -56,6 +57,7 @@ class Publisher:
         self._connection = connection
         self._telemetry = telemetry
         self._sends = telemetry.metrics.sends
+        self._kinds = KindAttributes()
         self._middleware = middleware
         self._negotiation = negotiation
         self._artifacts = Artifacts(connection)
@@ -163,7 +165,10 @@ class Publisher:
             SpanKind.PRODUCER,
             trace_id=trace_id,
             parent=parent,
-            attributes=self._attributes(envelope, subject),
+            attributes=id_attributes(envelope),
+            common=self._kinds.of(
+                envelope, subject, lambda: self._common(envelope, subject), epoch=self._connection.epoch
+            ),
         )
 
     async def publish_many(self, envelopes: Sequence[Envelope], *, parent: TraceContext | None = None) -> None:
@@ -192,14 +197,12 @@ class Publisher:
         if failed:
             raise _not_stored(envelopes, failed)
 
-    def _attributes(self, envelope: Envelope, subject: str) -> Attributes:
-        attributes = message_attributes("send", envelope, agent=envelope.sender)
+    def _common(self, envelope: Envelope, subject: str) -> Attributes:
+        attributes = kind_attributes("send", envelope, agent=envelope.sender)
         attributes["messaging.destination.name"] = subject
         server = urlsplit(self._connection.url)
         attributes["server.address"] = server.hostname or ""
         attributes["server.port"] = server.port or 0
-        if w3c_trace_id(envelope.trace_id) != envelope.trace_id:
-            attributes["bus.foreign_trace_id"] = envelope.trace_id
         return attributes
 
     def _address(self, envelope: Envelope) -> tuple[str, dict[str, str] | None]:

@@ -23,7 +23,7 @@ from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.otlp import OtlpJsonExporter
 from bus.telemetry.otlp_metrics import MetricExport
 from bus.telemetry.posting import endpoint
-from bus.telemetry.recorder import Counts, Recorder, SpanRecord
+from bus.telemetry.recorder import NONE_IN_COMMON, CommonAttributes, Counts, Recorder, SpanRecord
 
 CLOSE_S = 5.0
 METRICS_CLOSE_S = 1.0
@@ -242,8 +242,12 @@ class Telemetry:
         link_parent: bool = False,
         start_ns: int | None = None,
         attributes: dict[str, str | int | float | bool],
+        common: CommonAttributes = NONE_IN_COMMON,
     ) -> Span:
-        """Starts the span of an operation that `unrecorded` has answered None for; the arguments of `start`."""
+        """Starts the span of an operation that `unrecorded` has answered None for; the arguments of `start`.
+
+        `common` are further attributes, shared with other spans.
+        """
         return self._record(
             name,
             kind,
@@ -251,6 +255,7 @@ class Telemetry:
             ((parent.trace_id, parent.span_id),) if parent is not None and link_parent else (),
             attributes,
             start_ns,
+            common,
         )
 
     def onward(self, parent: TraceContext, *, workflow_id: str | None) -> TraceContext:
@@ -311,9 +316,10 @@ class Telemetry:
         links: tuple[tuple[str, str], ...],
         attributes: dict[str, Any],
         start_ns: int | None = None,
+        common: CommonAttributes = NONE_IN_COMMON,
     ) -> Span:
         state = self._lengths.add(parent.trace_id, parent.state)
-        record = SpanRecord(name, kind, parent.trace_id, _span_id(), parent.span_id, state, links, attributes)
+        record = SpanRecord(name, kind, parent.trace_id, _span_id(), parent.span_id, state, links, attributes, common)
         if start_ns is not None:
             record.start_ns = start_ns
         # The flags as they came: bit 2 says that the trace id is random, and holds for the whole trace.

@@ -25,9 +25,9 @@ async def contained(run: Callable[[Subject], Awaitable[Returned]], subject: Subj
     try:
         return await run(subject)
     except BaseException as problem:
-        if (instead := instead_of(problem)) is None:
-            raise
-        raise instead from problem
+        if (instead := instead_of(problem)) is not None:
+            raise instead from problem
+        raise
 
 
 def instead_of(problem: BaseException) -> BusError | None:
