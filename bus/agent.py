@@ -203,6 +203,13 @@ class Agent:
 
         return register
 
+    def withdraw(self, name: str) -> None:
+        """Takes a capability back. One that is not there is left alone.
+
+        While the agent runs, calls of it hear `tool.unknown_capability`; the registry names it until the next start.
+        """
+        self._capabilities.pop(name, None)
+
     def upcast(self, type: str, major: int) -> Callable[[Cast], Cast]:
         """Registers the decorated function: payloads of `major` become those of `major + 1`; see `Contracts.upcast`."""
         return self._own_contracts.upcast(type, major)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,12 +13,9 @@ from pydantic import BaseModel
 
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
-from bus.calls.asked import MAX_REPAIRS
 from bus.calls.caller import Caller
-from bus.calls.directory import Capabilities
-from bus.calls.draft import CallDraft
+from bus.calls.client import CallingClient
 from bus.config import Settings
-from bus.contracts.result import Result
 from bus.contracts.upcast import Contracts
 from bus.delivery.drafts import Draft, written
 from bus.delivery.mending import Mending
@@ -50,7 +47,7 @@ CLOCK_MARGIN = timedelta(minutes=2)
 ACCOUNT = "workflow"
 
 
-class Bus:
+class Bus(CallingClient):
     """A client of the bus. Open it with `async with Bus.connect(...)`."""
 
     def __init__(
@@ -67,8 +64,7 @@ class Bus:
         self.dead_letters = Mending(connection)
         self._telemetry = telemetry
         self._publisher = Publisher(connection, telemetry, middleware=middleware, negotiation=negotiation)
-        self._caller = Caller(connection, telemetry, name)
-        self.capabilities = Capabilities(self._caller.directory)
+        super().__init__(Caller(connection, telemetry, name))
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -171,67 +167,6 @@ class Bus:
         await self._publisher.publish_many(envelopes)
         return envelopes
 
-    async def call(
-        self,
-        capability: str,
-        arguments: BaseModel | dict[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        agent: str | None = None,
-        version: str | None = None,
-        idempotency_key: str | None = None,
-        retries: int = 2,
-        repairs_left: int = MAX_REPAIRS,
-        max_result_bytes: int | None = None,
-        validate: bool = False,
-        workflow_id: str | None = None,
-        session_id: str | None = None,
-    ) -> Result:
-        """Calls a capability and returns its result, whose `data` is what it came to.
-
-        It ends within `timeout_s`, by default the card's, or `call_timeout_s` where that is longer. `agent` names who
-        shall answer, `version` (`1`, `1.2`, `1.2.3`) what it must be compatible with. Calls that nobody began go to
-        another agent; what may have run is tried again, up to `retries` times, only where the capability is idempotent
-        or the call has an `idempotency_key`, under which the result is stored and given again. `validate` checks the
-        arguments before they are sent; the callee does in any case. A result of more than `max_result_bytes` is cut,
-        `result.meta["whole"]` says where all of it is. After a `tool.validation_failed` pass on its
-        `details["repairs_left"]` with the mended arguments.
-
-        Raises RegistryError (nobody offers it, no common version), ToolError (busy, unavailable, timeout, failed),
-        Rejected (`tool.validation_failed` with every path, the schema, and an instruction for a model) and BrokerError.
-        """
-        return await self._caller.call(
-            capability,
-            arguments,
-            timeout_s=timeout_s,
-            agent=agent,
-            version=version,
-            idempotency_key=idempotency_key,
-            retries=retries,
-            repairs_left=repairs_left,
-            max_result_bytes=max_result_bytes,
-            validate=validate,
-            workflow_id=workflow_id,
-            session_id=session_id,
-        )
-
-    async def call_many(self, drafts: Sequence[CallDraft], *, in_flight: int = 64) -> dict[str, Result]:
-        """Makes several calls at once, `in_flight` at a time; every one has a result, also when it failed.
-
-        The results are in the order of the drafts, by the draft's `id`, or its index as text. Raises ValueError for two
-        drafts with one id; never a failure of a call.
-        """
-        return await self._caller.ask_many(drafts, in_flight=in_flight)
-
-    async def notify(
-        self, capability: str, arguments: BaseModel | dict[str, Any] | None = None, *, agent: str | None = None
-    ) -> str:
-        """Calls without waiting for a result, and nobody tells whether it arrived; returns the id of the call.
-
-        Raises RegistryError when nobody offers the capability. For work that must not be lost, use `send`.
-        """
-        return await self._caller.notify(CallDraft(capability, arguments, agent=agent))
-
     def workflow(
         self,
         name: str,
@@ -257,7 +192,7 @@ class Bus:
         type: str | None = None,
         since: datetime | None = None,
         follow: bool = True,
-    ) -> AsyncIterator[Sighting]:
+    ) -> AsyncGenerator[Sighting, None]:
         """What passes on the bus: messages, broadcasts, dead letters, in the order of arrival.
 
         Begins at `since`, else now; ends never, or with `follow=False` at what is stored now. Filters are exact;

@@ -68,6 +68,12 @@ class Settings(BaseSettings):
     call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
     max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
     micro: bool = Field(True, description="answer the discovery of the NATS tools: nats micro ls, info, stats, ping")
+    stream_max_bytes: Annotated[int, Field(ge=1 << 20, description="streamed results that are kept, in all")] = (
+        256 << 20
+    )
+    reader_timeout_s: Annotated[float, Field(ge=2, le=3600, description="a streamed call ends without its reader")] = (
+        30.0
+    )
     idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
 
     @field_validator("lease_ttl_s")

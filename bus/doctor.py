@@ -18,6 +18,7 @@ from bus.delivery.span_status import span_statuses
 from bus.registry.readers import live_replicas
 from bus.telemetry import sampling
 from bus.telemetry.posting import endpoint
+from bus.telemetry.selection import misfits
 
 OLDEST_SERVER = (2, 11)
 FULL_SHARE = 0.8
@@ -170,27 +171,22 @@ async def _dead_letters(connection: Connection) -> list[Finding]:
 
 
 def _telemetry() -> list[Finding]:
-    url = endpoint()
+    told = [line.rpartition("; ") for line in misfits(os.environ)]
+    findings = [Finding(Grade.NOTICE, "telemetry", problem, mend) for problem, _, mend in told]
+    return [*findings, _tracing(endpoint())]
+
+
+def _tracing(url: str | None) -> Finding:
     if url is None:
         off = "off; set OTEL_EXPORTER_OTLP_ENDPOINT (http://127.0.0.1:4318) to export spans"
-        return [Finding(Grade.GOOD, "tracing", off)]
+        return Finding(Grade.GOOD, "tracing", off)
     share = f"{sampling.ratio():.0%} of workflows"
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
-    if protocol == "grpc":
-        return [
-            Finding(
-                Grade.BAD,
-                "tracing",
-                "OTEL_EXPORTER_OTLP_PROTOCOL=grpc, but spans are sent over HTTP",
-                "use the receiver's HTTP port (4318) and http/json",
-            )
-        ]
     try:
         with socket.create_connection((urlsplit(url).hostname or "", urlsplit(url).port or 80), REACH_S):
-            return [Finding(Grade.GOOD, "tracing", f"{share} to {url}")]
+            return Finding(Grade.GOOD, "tracing", f"{share} to {url}")
     except OSError as problem:
         message = f"spans go to {url}, but nobody listens there: {problem.strerror or problem}"
-        return [Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")]
+        return Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 async def _spans(connection: Connection) -> list[Finding]:

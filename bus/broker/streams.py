@@ -28,6 +28,7 @@ from bus.broker.translate import translated
 
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
+STREAM_MAX_AGE_S = 600.0
 DEAD_MAX_AGE_S = 30 * 86400.0
 ENTRY_MAX_AGE_S = 30 * 86400.0
 SCHEDULES_SINCE = (2, 12)
@@ -47,6 +48,7 @@ class StreamNames:
     later: str
     history: str
     events: str
+    streams: str
     dead: str
     done: str
     workflows: str
@@ -64,6 +66,7 @@ class StreamNames:
             later=f"{upper}_LATER",
             history=f"{upper}_HISTORY",
             events=f"{upper}_EVENTS",
+            streams=f"{upper}_STREAMS",
             dead=f"{upper}_DEAD",
             done=f"{upper}_DONE",
             workflows=f"{lower}_workflows",
@@ -123,6 +126,13 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
         ),
         *([later] if schedules else []),
         config(names.events, subjects.event_all, max_age=EVENT_MAX_AGE_S, duplicate_window=DUPLICATE_WINDOW_S),
+        config(
+            names.streams,
+            subjects.stream_all,
+            max_age=STREAM_MAX_AGE_S,
+            max_bytes=settings.stream_max_bytes,
+            duplicate_window=DUPLICATE_WINDOW_S,
+        ),
         config(
             names.dead,
             subjects.dead_all,

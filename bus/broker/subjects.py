@@ -131,6 +131,19 @@ class Subjects:
         """A word about calls in hand to one replica, or with the instance `all` to every one."""
         return f"{self._prefix}.control.{agent}.{instance}.{sender}"
 
+    def stream(self, agent: str, call_id: str) -> str:
+        """What an agent tells while it works at one call."""
+        return f"{self._prefix}.stream.{agent}.{token(call_id)}"
+
+    def stream_of(self, call_id: str) -> str:
+        """What is told about one call, by whichever agent has it."""
+        return f"{self._prefix}.stream.*.{token(call_id)}"
+
+    @property
+    def stream_all(self) -> str:
+        """What is told about all calls."""
+        return f"{self._prefix}.stream.>"
+
     @property
     def due_to_history(self) -> tuple[str, str]:
         """From and to: a due message is copied into the history under the lane `due`."""

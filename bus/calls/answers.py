@@ -58,11 +58,16 @@ class Answers:
             ).encode()
         return data
 
+    def accepted(self, taken: Taken, tool_call_id: str, instance: str, timeout_s: float) -> bytes:
+        """The bytes that say that a stream comes, from which replica, and how long that may take."""
+        here = {"agent": self._agent, "instance": instance, "timeout_s": timeout_s}
+        return self._reply(taken, Result(True, here, None, {"streaming": True}, tool_call_id), "pending")[1] or b""
+
     def short(self, taken: Taken, why: ErrorInfo, tool_call_id: str) -> bytes | None:
         """The bytes of an error that is always small enough; None when nobody could read them."""
         return self._reply(taken, Result.of_error(why, tool_call_id=tool_call_id))[1]
 
-    def _reply(self, taken: Taken, result: Result) -> tuple[dict[str, Any], bytes | None]:
+    def _reply(self, taken: Taken, result: Result, status: str | None = None) -> tuple[dict[str, Any], bytes | None]:
         """The result's envelope, its fields and its bytes; no bytes when nobody could read them."""
         envelope = taken.envelope
         tokens = taken.message.subject.split(".", 5)
@@ -70,9 +75,6 @@ class Answers:
         if envelope is None and not is_agent_name(sender):
             log.warning("%s: a call on %s names nobody to answer", self._agent, taken.message.subject[:200])
             return {}, None
-        status = "success"
-        if result.error is not None:
-            status = "cancelled" if result.error.code == "tool.cancelled" else "error"
         return letter(
             sender=self._agent,
             to=sender if envelope is None else envelope.sender,
@@ -81,7 +83,7 @@ class Answers:
             session_id=None if envelope is None else envelope.session_id,
             workflow_id=None if envelope is None else envelope.workflow_id,
             role="tool",
-            status=status,
+            status=status or result.status,
             extensions={} if envelope is None else {"causation_id": envelope.message_id},
             payload=result.to_payload(),
         )

@@ -8,14 +8,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from bus.calls.feed import MAX_MESSAGE_CHARS, Feed
+from bus.calls.records import Told
 from bus.contracts.result import Result
-from bus.envelope import Envelope, derive_message_id
+from bus.envelope import Envelope, derive_message_id, new_message_id
 from bus.telemetry.spans import Span
 from bus.trust import budget
 from bus.trust.accounts import Accounts
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
-from bus.workflow.calling import Calling
+from bus.workflow.calling import Calling, Streamed
 
 Publish = Callable[..., Awaitable[Envelope]]
 
@@ -31,8 +33,10 @@ class Call:
         "_agent",
         "_caller",
         "_ends_at",
+        "_feed",
         "_labels",
         "_ordinal",
+        "_progress",
         "_publish",
         "_span",
         "artifacts",
@@ -55,6 +59,7 @@ class Call:
         publish: Publish,
         artifacts: Artifacts,
         accounts: Accounts,
+        feed: Feed | None = None,
     ) -> None:
         self.envelope = envelope
         self.tool_call_id = tool_call_id
@@ -69,7 +74,9 @@ class Call:
         self._accounts = accounts
         # Beside those of the envelope.
         self._labels: dict[str, None] = {}
+        self._feed = feed
         self._ordinal = 0
+        self._progress = -1.0
 
     @property
     def sender(self) -> str:
@@ -92,6 +99,11 @@ class Call:
         return self.envelope.session_id
 
     @property
+    def traceparent(self) -> str | None:
+        """The span of this call, as the header of this name, for what it asks elsewhere; None without a trace."""
+        return self._span.context.traceparent if self._span.context is not None else None
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until the call is ended as `tool.timeout`; 0 when that is due."""
         return max(0.0, self._ends_at - time.monotonic())
@@ -107,16 +119,32 @@ class Call:
         if self.idempotency_key is not None:
             options.setdefault("derived_key", self._derived(f"call:{self._ordinal}:{capability}"))
         left = self.remaining_s
-        result = await self._caller.call(
+        timeout_s = left if timeout_s is None else min(left, timeout_s)
+        cause, parent, feed = self._cause, self._span.context, self._feed
+        if feed is not None:
+            options.setdefault("id", new_message_id())
+
+        def calling() -> Awaitable[Result]:
+            return self._caller.call(capability, arguments, timeout_s=timeout_s, cause=cause, parent=parent, **options)
+
+        result = await (calling() if feed is None else feed.tool_call(capability, options["id"], calling))
+        self.label(*result.labels)
+        return result
+
+    def stream(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, timeout_s: float | None = None, **options: Any
+    ) -> Streamed:
+        """Streams onwards, within what is left of this call's time; as `Bus.stream`."""
+        left = self.remaining_s
+        return self._caller.stream(
             capability,
             arguments,
             timeout_s=left if timeout_s is None else min(left, timeout_s),
             cause=self._cause,
             parent=self._span.context,
+            heard=self.label,
             **options,
         )
-        self.label(*result.labels)
-        return result
 
     async def spend(self, *, tokens: int) -> None:
         """Tells that the work has used model tokens; they count in the budget of its chain.
@@ -137,6 +165,19 @@ class Call:
     @property
     def _cause(self) -> Envelope:
         return joined(self.envelope, self._labels) if self._labels else self.envelope
+
+    async def progress(self, fraction: float, message: str = "") -> None:
+        """Tells callers that want to know how much is done, from 0 to 1, more each time; others cost nothing.
+
+        It says nothing about the deadline. Raises ValueError for a fraction that does not grow.
+        """
+        if not self._progress < fraction <= 1 or fraction < 0:
+            raise ValueError(
+                f"progress is a number from 0 to 1 above the one before; {fraction} after {self._progress}"
+            )
+        self._progress = fraction
+        if self._feed is not None:
+            await self._feed.tell(Told.STATUS, {"progress": fraction, "message": message[:MAX_MESSAGE_CHARS]})
 
     async def send(self, to: str, type: str, payload: BaseModel | Any, *, phase: str | None = None) -> Envelope:
         """Sends a message that this call caused; returns its envelope once the broker has stored it.

@@ -11,15 +11,18 @@ from typing import Any
 
 from bus.broker.connection import Connection
 from bus.broker.wire import header_block, publish_command
-from bus.calls.asked import REQUEST_TYPE, RESULT_TYPE, Asked
+from bus.calls.asked import REQUEST_TYPE, RESULT_TYPE, Asked, Window
 from bus.calls.attributes import call_attributes
-from bus.calls.card import is_wanted
 from bus.calls.directory import Directory
 from bus.calls.draft import CallDraft
 from bus.calls.gate import Gate
 from bus.calls.index import Offer
 from bus.calls.letters import letter, moment
+from bus.calls.meaning import meaning
+from bus.calls.progress import OnProgress, with_progress
 from bus.calls.selection import suitable
+from bus.calls.stream import Stream
+from bus.calls.streams import Streams
 from bus.calls.watch import Watch
 from bus.contracts.result import Result
 from bus.envelope import Envelope, codec, instant, new_message_id, new_trace_id, versions
@@ -51,6 +54,7 @@ class Caller:
         self._inline_limit = connection.settings.inline_limit
         self._watch = Watch(connection, self.directory, name)
         self._gates: dict[str, Gate] = {}
+        self.streams = Streams(connection, self._watch, name)
         self._turn = random.randrange(1 << 16)
         self._reconnected_at = float("-inf")
         connection.on_reconnect(self._reconnected)
@@ -62,12 +66,34 @@ class Caller:
         *,
         cause: Envelope | None = None,
         parent: TraceContext | None = None,
+        on_progress: OnProgress | None = None,
         **options: Any,
     ) -> Result:
         """Calls and returns the result; raises the error of a failed one. Options are the fields of `CallDraft`."""
-        result = await self.ask(CallDraft(capability, arguments, **options), cause=cause, parent=parent)
+        if on_progress is None:
+            result = await self.ask(CallDraft(capability, arguments, **options), cause=cause, parent=parent)
+        else:
+            options |= {"id": options.get("id") or new_message_id(), "observe": Window()}
+            draft = CallDraft(capability, arguments, **options)
+            result = await with_progress(
+                self._connection, options["id"], lambda: self.ask(draft, cause=cause, parent=parent), on_progress
+            )
         result.unwrap()
         return result
+
+    def stream(
+        self,
+        capability: str,
+        arguments: Any = None,
+        *,
+        cause: Envelope | None = None,
+        parent: TraceContext | None = None,
+        **options: Any,
+    ) -> Stream:
+        """The stream of a call, which begins when it is read; see `Streams.begin`."""
+        return self.streams.begin(
+            capability, arguments, lambda draft: self.ask(draft, cause=cause, parent=parent), **options
+        )
 
     async def ask(
         self, draft: CallDraft, *, cause: Envelope | None = None, parent: TraceContext | None = None
@@ -77,7 +103,7 @@ class Caller:
         It ends by the deadline of the draft, of the card, or of the cause, whichever comes first. Cancelled, it tells
         the callee. Raises ValueError for a draft that could never be sent.
         """
-        _check(draft)
+        draft.check()
         began, code = time.perf_counter(), "tool.cancelled"
         try:
             result = await self._ask(draft, cause, parent)
@@ -100,13 +126,21 @@ class Caller:
         arguments = draft.to_json()
         if draft.validate and (breach := self._breach(offers[0], arguments)) is not None:
             return Result.of_error(breach, tool_call_id=call_id)
-        asked = Asked(call_id, draft.capability, arguments, draft.version, draft.repairs_left, draft.max_result_bytes)
+        asked = Asked(
+            call_id,
+            draft.capability,
+            arguments,
+            draft.version,
+            draft.repairs_left,
+            draft.max_result_bytes,
+            draft.observe,
+        )
         span = self._telemetry.start(
             lambda: f"call {draft.capability}",
             SpanKind.CLIENT,
             trace_id=trace_id,
             parent=parent,
-            sampling_key=_workflow(draft, cause) or trace_id,
+            sampling_key=draft.workflow(cause) or trace_id,
             attributes=lambda: call_attributes(self._name, asked, None),
         )
         try:
@@ -133,7 +167,7 @@ class Caller:
         if len(set(ids)) < len(ids):
             raise ValueError("two calls have the same id; results could not be told apart")
         for draft in drafts:
-            _check(draft)
+            draft.check()
         results: dict[str, Result] = {}
         waiting = iter(zip(ids, drafts, strict=True))
 
@@ -153,7 +187,7 @@ class Caller:
 
         Raises RegistryError when nobody offers the capability, and BrokerError.
         """
-        _check(draft)
+        draft.check()
         offers = await self._offers(draft)
         if cause is not None and "budget" in cause.extensions:
             await self.accounts.spend(cause, calls=1)
@@ -169,6 +203,7 @@ class Caller:
 
     async def close(self) -> None:
         """Ends what watches over calls; a second call does nothing."""
+        await self.streams.close()
         await self._watch.close()
         await self.directory.close()
 
@@ -219,7 +254,7 @@ class Caller:
                 left = left[1:]
             elif not started and info.code == "agent.unavailable" and self._may_return():
                 pause_s = BACKOFF_S * 2 ** min(attempt, 4)
-            elif started and info.retryable and retries > 0 and self._is_safe(draft, offer, cause):
+            elif started and info.retryable and retries > 0 and self._is_safe(draft, asked, offer):
                 retries -= 1
                 left = left[1:] + left[:1]
                 pause_s = (info.retry_after_ms or 0) / 1000 or BACKOFF_S * 2 ** min(attempt, 6)
@@ -264,7 +299,7 @@ class Caller:
             await asyncio.shield(self._watch.cancel(offer.agent, asked.tool_call_id))
             raise
         except BusError as problem:
-            info = self._meaning(problem.info, offer, asked, deadline)
+            info = meaning(problem.info, offer.agent, asked.tool_name, deadline)
             if info.code == "tool.timeout":
                 await self._watch.cancel(offer.agent, asked.tool_call_id)
             return Result.of_error(info, tool_call_id=asked.tool_call_id, meta={"tool_name": asked.tool_name})
@@ -290,7 +325,7 @@ class Caller:
             to=offer.agent,
             type=REQUEST_TYPE,
             trace_id=trace_id,
-            workflow_id=_workflow(draft, cause),
+            workflow_id=draft.workflow(cause),
             session_id=draft.session_id or (cause.session_id if cause is not None else None),
             role="assistant",
             extensions=extensions,
@@ -302,27 +337,6 @@ class Caller:
             data = (await refer(whole, self._artifacts, over_bytes=self._inline_limit, timeout_s=left_s)).encode()
         return self._connection.subjects.call(offer.agent, self._name, asked.tool_name), data
 
-    def _meaning(self, info: ErrorInfo, offer: Offer, asked: Asked, deadline: float) -> ErrorInfo:
-        """What an error of the broker says about the call."""
-        reason = info.details.get("reason")
-        if info.code != "broker.unavailable" or reason is None:
-            return info
-        if reason == "no_responders":
-            return error(
-                "agent.unavailable",
-                f"{offer.agent} is registered for {asked.tool_name}, but nobody answers; has it died?",
-                started=False,
-            ).info
-        if reason == "timeout" or time.monotonic() >= deadline:
-            return error(
-                "tool.timeout", f"{offer.agent} did not answer {asked.tool_name} in time; it may still have run"
-            ).info
-        return error(
-            "broker.unavailable",
-            f"the link to the broker broke while {offer.agent} had the call of {asked.tool_name}; it may have run",
-            reason=reason,
-        ).info
-
     def _timeout_s(self, draft: CallDraft, offers: Iterable[Offer], cause: Envelope | None) -> float:
         timeout_s = draft.timeout_s
         if timeout_s is None:
@@ -332,8 +346,10 @@ class Caller:
             return timeout_s
         return min(timeout_s, max(0.0, (instant(inherited) - datetime.now(UTC)).total_seconds()))
 
-    def _is_safe(self, draft: CallDraft, offer: Offer, cause: Envelope | None) -> bool:
-        """Whether a second run does no harm."""
+    def _is_safe(self, draft: CallDraft, asked: Asked, offer: Offer) -> bool:
+        """Whether a second run does no harm. That of a stream would tell its chunks a second time."""
+        if asked.streams:
+            return False
         return offer.card.idempotent or draft.idempotency_key is not None or draft.derived_key is not None
 
     def _may_return(self) -> bool:
@@ -362,22 +378,3 @@ class Caller:
 
     def _reconnected(self) -> None:
         self._reconnected_at = time.monotonic()
-
-
-def _check(draft: CallDraft) -> None:
-    if draft.timeout_s is not None and draft.timeout_s <= 0:
-        raise ValueError(f"timeout_s is {draft.timeout_s}, it must be above 0")
-    for name, text, limit in (
-        ("id", draft.id, 128),
-        ("workflow_id", draft.workflow_id, 128),
-        ("session_id", draft.session_id, 128),
-        ("idempotency_key", draft.idempotency_key, 256),
-    ):
-        if text is not None and not 0 < len(text) <= limit:
-            raise ValueError(f"{name} of a call has 1 to {limit} characters")
-    if draft.version is not None and not is_wanted(draft.version):
-        raise ValueError(f"version is {draft.version!r}, it must be such as 1, 1.2 or 1.2.3")
-
-
-def _workflow(draft: CallDraft, cause: Envelope | None) -> str | None:
-    return draft.workflow_id or (cause.workflow_id if cause is not None else None)

@@ -23,7 +23,7 @@ _SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-[0-9A-Za-z.-]+)?(?:\+
 _WANTED = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})?(?:\.{_NUMBER})?")
 _FIELDS = (
     "name", "description", "input_schema", "output_schema", "example", "timeout_s", "idempotent", "sensitive",
-    "version", "accepts",
+    "streaming", "version", "accepts",
 )  # fmt: skip
 
 
@@ -36,8 +36,8 @@ def is_capability_name(value: object) -> bool:
 class Card:
     """One capability of one agent. `digest` is the SHA-256 of all the rest; equal cards have equal digests.
 
-    `accepts` are older versions whose calls it still takes; `example` is None or arguments that it takes. Make one
-    with `Card.checked`.
+    `accepts` are older versions whose calls it still takes; `example` is None or arguments that it takes. With
+    `streaming`, `output_schema` is that of one chunk. Make one with `Card.checked`.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Card:
     timeout_s: float = 10.0
     idempotent: bool = False
     sensitive: bool = False
+    streaming: bool = False
     version: str = "1.0.0"
     accepts: tuple[str, ...] = ()
     digest: str = field(init=False, default="")
@@ -145,7 +146,7 @@ def _field_problems(fields: Mapping[str, Any]) -> list[dict[str, str]]:
         "timeout_s",
         f"must be a number above 0, up to {MAX_TIMEOUT_S:.0f}",
     )
-    for name in ("idempotent", "sensitive"):
+    for name in ("idempotent", "sensitive", "streaming"):
         demand(isinstance(get(name, False), bool), name, "must be true or false")
     version, accepts = get("version", "1.0.0"), get("accepts", ())
     demand(isinstance(version, str) and _SEMVER.fullmatch(version) is not None, "version", "must be SemVer: 1.4.0")

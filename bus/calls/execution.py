@@ -8,11 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bus.broker.connection import Connection
+from bus.broker.wire import publish_command
+from bus.calls import items
+from bus.calls.answers import Answers
 from bus.calls.asked import Asked
 from bus.calls.call import Call, Publish
 from bus.calls.capability import Capability
 from bus.calls.card import Card
 from bus.calls.cut import cut
+from bus.calls.feed import Feed
 from bus.calls.refusals import unknown
 from bus.calls.replays import Replays
 from bus.calls.taken import Taken
@@ -45,8 +49,12 @@ class Execution:
         publish: Publish,
         artifacts: Artifacts,
         accounts: Accounts,
+        answers: Answers,
     ) -> None:
+        self._connection = connection
         self._agent = agent
+        self._instance = instance
+        self._answers = answers
         self._capabilities = capabilities
         self._checks = checks
         self._caller = caller
@@ -93,6 +101,7 @@ class Execution:
         if slips := capability.gate.unknown_names(asked.arguments):
             meta["warnings"] = slips
         key = envelope.extensions.get("idempotency_key")
+        feed = None if asked.observe is None else await self._open_feed(taken, envelope, asked, card)
         call = None
         if capability.takes_call:
             call = Call(
@@ -106,15 +115,25 @@ class Execution:
                 publish=self._publish,
                 artifacts=self._artifacts,
                 accounts=self._accounts,
+                feed=feed,
             )
+            if feed is not None:
+                feed.labels = lambda: call.labels
 
         async def perform() -> Any:
-            data = capability.release(await contained(lambda one: capability.run(admitted, one), call))
+            data = None
+            if feed is not None and feed.streams:
+                await contained(lambda one: items.stream(capability, admitted, one, feed), call)
+            elif card.streaming:
+                data = await contained(lambda one: items.gather(capability, admitted, one), call)
+                meta["chunks"] = len(data)
+            else:
+                data = capability.release(await contained(lambda one: capability.run(admitted, one), call))
             if call is not None and call.model_id is not None:
                 meta["model_id"] = call.model_id
             if call is not None and call.labels:
                 meta["labels"] = call.labels
-            if asked.max_result_bytes is None:
+            if asked.max_result_bytes is None or data is None:
                 return data
             data, whole = await cut(data, asked.max_result_bytes, self._artifacts)
             if whole is not None:
@@ -124,6 +143,33 @@ class Execution:
         if key is None:
             return await perform()
         return await self._replays.once(key, envelope.sender, asked, ends_at, meta, perform)
+
+    async def _open_feed(self, taken: Taken, envelope: Envelope, asked: Asked, card: Card) -> Feed:
+        """Begins to tell; who asked for a stream is answered at once that it comes."""
+        if asked.streams and "idempotency_key" in envelope.extensions:
+            raise error(
+                "protocol.malformed",
+                "a stream is not kept under an idempotency key; resume it by its call id, or call without a stream",
+                path="extensions.idempotency_key",
+                started=False,
+            )
+        feed = Feed(
+            self._connection,
+            self._artifacts,
+            envelope,
+            asked,
+            agent=self._agent,
+            instance=self._instance,
+            ends_at=taken.ends_at,
+        )
+        await feed.begin(card.name, card.version)
+        if feed.streams and taken.message.reply:
+            left_s = max(0.0, taken.ends_at - time.monotonic())
+            accepted = self._answers.accepted(taken, asked.tool_call_id, self._instance, left_s)
+            await self._connection.send(publish_command(taken.message.reply, "", b"", accepted))
+        # From here on its end is told there, and no other answer is given.
+        taken.feed = feed
+        return feed
 
 
 def _time_left(envelope: Envelope, timeout_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from bus.broker.connection import Connection
@@ -16,6 +17,7 @@ from bus.calls.answers import Answers
 from bus.calls.asked import Asked
 from bus.calls.attributes import tool_attributes
 from bus.calls.execution import Execution
+from bus.calls.feed import Feed
 from bus.calls.refusals import instructive
 from bus.calls.taken import Taken
 from bus.contracts.result import Result
@@ -78,12 +80,21 @@ class Line:
         self._telemetry.metrics.calls.answered(taken.name, "" if failure is None else failure.code, seconds)
         call_id = "" if taken.asked is None else taken.asked.tool_call_id
         if failure is None:
-            return await self._answers.encode(taken, Result(True, data, None, meta, call_id))
+            return await self._tell(taken, Result(True, data, None, meta, call_id))
         if span is not None:
             span.fail(failure.code, failure.message)
             span.end()
         failure = instructive(failure, taken.asked, self._execution.capability(taken))
-        return await self._answers.encode(taken, Result.of_error(failure, tool_call_id=call_id, meta=meta))
+        return await self._tell(taken, Result.of_error(failure, tool_call_id=call_id, meta=meta))
+
+    def _tell(self, taken: Taken, result: Result) -> Awaitable[bytes | None]:
+        return self._answers.encode(taken, result) if taken.feed is None else self._finish(taken, taken.feed, result)
+
+    async def _finish(self, taken: Taken, feed: Feed, result: Result) -> bytes | None:
+        # The work is over, so that whoever ends it now must not interrupt the word of that.
+        taken.task = None
+        await feed.finish(result)
+        return None if feed.streams else await self._answers.encode(taken, result)
 
     def refusal(self, taken: Taken, why: ErrorInfo) -> bytes | None:
         """The bytes that answer a call without running it; None when nobody could read them."""

@@ -13,7 +13,7 @@ from bus.broker.connection import Connection, Subscription
 from bus.broker.parser import Arrival
 from bus.broker.tasks import end
 from bus.broker.wire import publish_command
-from bus.calls.control import ALL, Verb, read_word
+from bus.calls.control import ALL, Verb, Word
 from bus.calls.line import Line
 from bus.calls.taken import Taken
 from bus.errors import BusError, ErrorInfo, Rejected, error
@@ -207,16 +207,19 @@ class Responder:
     # -- the control line --
 
     def _hear(self, message: Arrival) -> None:
-        said = read_word(message.data)
+        said = Word.decode(message.data)
         if said is None:
             return
-        verb, call_id = said
-        if verb is Verb.ALIVE:
+        call_id, sender = said.tool_call_id, message.subject.rpartition(".")[2]
+        if said.verb is Verb.CREDIT:
+            for taken in self._running:
+                if taken.feed is not None and self._is(taken, call_id, sender):
+                    taken.feed.grant(said.read)
+        if said.verb is not Verb.CANCEL:
             if message.reply and not self._said.full():
                 found = any(self._is(taken, call_id) for taken in (*self._running, *self._queue))
                 self._said.put_nowait((message.reply, b"yes" if found else b"no"))
             return
-        sender = message.subject.rpartition(".")[2]
         why = error("tool.cancelled", "cancelled by its caller").info
         for taken in list(self._queue):
             if self._is(taken, call_id, sender):
@@ -244,10 +247,12 @@ class Responder:
             now = time.monotonic()
             asked_at = {taken: at for taken, at in asked_at.items() if taken in self._running}
             for taken in list(self._running):
-                if taken.ends_at <= now and now - asked_at.get(taken, 0.0) >= ASK_AGAIN_S:
+                is_late = taken.ends_at <= now
+                is_alone = taken.feed is not None and taken.feed.is_abandoned
+                if (is_late or is_alone) and now - asked_at.get(taken, 0.0) >= ASK_AGAIN_S:
                     asked_at[taken] = now
-                    name = taken.asked.tool_name if taken.asked is not None else "the call"
-                    taken.end(error("tool.timeout", f"{name} did not end in its time").info)
+                    late = error("tool.timeout", f"{taken.name} did not end in its time")
+                    taken.end((late if is_late else error("tool.cancelled", "nobody reads its stream any more")).info)
 
     async def _until_quiet(self, timeout_s: float, *, hurried: bool = True) -> None:
         deadline = time.monotonic() + timeout_s

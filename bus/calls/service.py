@@ -51,6 +51,7 @@ class Service:
         self._agent = agent
         self._is_needed = bool(capabilities or accepts)
         artifacts = Artifacts(connection)
+        answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
         execution = Execution(
             connection,
             agent=agent,
@@ -61,8 +62,8 @@ class Service:
             publish=publish,
             artifacts=artifacts,
             accounts=self.caller.accounts,
+            answers=answers,
         )
-        answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
         line = Line(connection, telemetry, execution, answers, agent=agent)
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
         if capabilities:

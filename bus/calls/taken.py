@@ -7,6 +7,7 @@ import asyncio
 from bus.broker.parser import Arrival
 from bus.broker.subjects import Subjects
 from bus.calls.asked import Asked
+from bus.calls.feed import Feed
 from bus.envelope import Envelope
 from bus.errors import ErrorInfo, error
 from bus.telemetry.logs import InHand, in_hand
@@ -16,11 +17,12 @@ from bus.workflow.references import DATA_REF
 class Taken:
     """One call in hand. `ended` is why it was cancelled from outside; the capability sees a cancellation."""
 
-    __slots__ = ("asked", "ended", "ends_at", "envelope", "lines", "message", "task")
+    __slots__ = ("asked", "ended", "ends_at", "envelope", "feed", "lines", "message", "task")
 
     def __init__(self, message: Arrival) -> None:
         self.message = message
         self.envelope: Envelope | None = None
+        self.feed: Feed | None = None
         self.asked: Asked | None = None
         self.ends_at = float("inf")
         self.ended: ErrorInfo | None = None

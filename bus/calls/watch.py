@@ -8,7 +8,7 @@ import time
 from bus.broker.connection import Connection
 from bus.broker.requests import Flight
 from bus.broker.tasks import end
-from bus.calls.control import ALL, Verb, is_lost, word
+from bus.calls.control import ALL, Verb, Word, is_lost
 from bus.calls.directory import Directory
 from bus.errors import BusError, error
 
@@ -45,7 +45,7 @@ class Watch:
         """Tells every replica of the agent that nobody waits for the call any more."""
         subject = self._connection.subjects.control(agent, ALL, self._name)
         try:
-            await self._connection.publish(subject, word(Verb.CANCEL, call_id))
+            await self._connection.publish(subject, Word(Verb.CANCEL, call_id).encode())
         except BusError:
             return  # Its deadline ends it.
 

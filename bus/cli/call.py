@@ -15,6 +15,7 @@ from rich.table import Table
 
 from bus.calls.draft import CallDraft
 from bus.calls.index import Offer
+from bus.calls.records import Told
 from bus.cli.inspect import As_json
 from bus.cli.operate import Servers, log_to_stderr, read_payload
 from bus.cli.usage import UsageError
@@ -62,12 +63,16 @@ def call(
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key, the same result.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", min=0.01, help="Seconds; default: the card's.")] = None,
     notify: Annotated[bool, typer.Option("--notify", help="Do not wait for the result; print the call's id.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole result: ok, data, error, meta.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="One JSON line a chunk, as it comes.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The whole result: ok, data, error, meta. Of a stream: every event.")
+    ] = False,
     servers: Servers = None,
 ) -> None:
     """Call a capability and print its data; an error goes to standard error and ends with 1.
 
     Example: bus call calculator.add '{"a": 1, "b": 2}'
+    Example: bus call echo.spell '{"text": "hi"}' --stream
     """
     log_to_stderr("error")
     if not is_agent_name(sender):
@@ -80,6 +85,12 @@ def call(
         version=version,
         idempotency_key=key,
     )
+    if stream and (key or notify):
+        raise UsageError(
+            "--stream excludes --key and --notify: a stream is not kept under a key, and somebody reads it"
+        )
+    if stream:
+        sys.exit(asyncio.run(_stream(servers, sender, draft, as_json)))
     sys.exit(asyncio.run(_call(servers, sender, draft, notify, as_json)))
 
 
@@ -90,6 +101,22 @@ async def _call(servers: str | None, sender: str, draft: CallDraft, notify: bool
             return 0
         (result,) = (await bus.call_many([draft])).values()
         return _print(result, as_json)
+
+
+async def _stream(servers: str | None, sender: str, draft: CallDraft, as_json: bool) -> int:
+    async with Bus.connect(sender, servers=servers) as bus:
+        stream = bus.stream(
+            draft.capability, draft.arguments, timeout_s=draft.timeout_s, agent=draft.agent, version=draft.version
+        )
+        try:
+            async with contextlib.aclosing(stream.records()) as records:
+                async for record in records:
+                    line = {"type": record.told, **record.payload} if as_json else record.payload.get("data")
+                    if as_json or record.told is Told.CHUNK:
+                        print(orjson.dumps(line).decode(), flush=True)
+        except BusError as problem:
+            return _print(Result.of_error(problem.info), as_json=False)
+    return 0
 
 
 def _print(result: Result, as_json: bool) -> int:

@@ -56,8 +56,13 @@ async def _tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    async with Bus.connect("tail", servers=servers) as bus:
-        seen = bus.watch(workflow_id=workflow_id, agent=agent, type=type, since=since, follow=follow)
+    async with (
+        Bus.connect("tail", servers=servers) as bus,
+        # Closed before the connection, also when whoever reads the lines has gone.
+        contextlib.aclosing(
+            bus.watch(workflow_id=workflow_id, agent=agent, type=type, since=since, follow=follow)
+        ) as seen,
+    ):
         async for sighting in seen:
             line = orjson.dumps(sighting_json(sighting)).decode() if as_json else sighting_line(sighting)
             print(line, flush=True)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, trace
+from bus.cli.empty import refuse_empty
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
@@ -77,7 +78,9 @@ def main() -> None:
 def run_edge(application: typer.Typer) -> None:
     """Runs a typer application with the exit codes and error lines that all our commands share."""
     try:
-        application()
+        command = typer.main.get_command(application)
+        refuse_empty(command)
+        command()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:

@@ -27,6 +27,7 @@ from bus.config import Settings
 from bus.delivery.outcome import Outcome
 from bus.envelope import is_agent_name
 from bus.errors import BusError
+from bus.gateway.connections import BadConnections, load_connections
 from bus.telemetry import logs
 from bus.telemetry.redaction import Redaction
 
@@ -72,7 +73,7 @@ async def _until_stopped(settings: Settings) -> None:
 
 
 def run(
-    agents: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT...", help="What to run.")],
+    agents: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT|FILE.toml...", help="What to run.")],
     servers: Servers = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file here changes.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes, each with all agents.")] = 1,
@@ -91,6 +92,7 @@ def run(
 ) -> None:
     """Run agents until SIGTERM or Ctrl-C, then drain: finish what is in hand, hand the rest back.
 
+    A FILE.toml describes an agent whose capabilities are HTTP services and programs; ops/connectors shows how.
     A second signal ends the grace and hands back at once; a third ends the process. With --metrics-port and several
     workers, each has its own port, counted up from the one given (all take a free one for 0); the log says which.
 
@@ -178,13 +180,18 @@ def _scrape_endpoint(replicas: list[Replica], host: str, port: int | None) -> co
 
 
 def load_agent(name: str) -> Agent:
-    """The agent that `MODULE:AGENT` names, imported from here or the installed packages.
+    """The agent that `MODULE:AGENT` names, imported from here or the installed packages, or that a TOML file describes.
 
     Raises UsageError that says what is missing.
     """
+    if name.endswith(".toml"):
+        try:
+            return load_connections(Path(name))
+        except BadConnections as problem:
+            raise UsageError(str(problem)) from problem
     module_name, separator, attribute = name.partition(":")
     if not separator or not module_name or not attribute:
-        raise UsageError(f"{name!r} is not MODULE:AGENT, for example agents.writer:writer")
+        raise UsageError(f"{name!r} is neither MODULE:AGENT, such as agents.writer:writer, nor FILE.toml")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:

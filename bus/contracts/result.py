@@ -39,6 +39,13 @@ class Result:
         labels = self.meta.get("labels")
         return tuple(one for one in labels if isinstance(one, str)) if isinstance(labels, list) else ()
 
+    @property
+    def status(self) -> str:
+        """The status of the envelope that carries it: success, error, or cancelled."""
+        if self.error is None:
+            return "success"
+        return "cancelled" if self.error.code == "tool.cancelled" else "error"
+
     def unwrap(self) -> Any:
         """The data. Raises the error of a failed one, as the exception that its code stands for."""
         if self.error is not None:

@@ -18,7 +18,7 @@ from bus.trust import budget
 from bus.trust.accounts import Accounts
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
-from bus.workflow.calling import Calling
+from bus.workflow.calling import Calling, Streamed
 from bus.workflow.context import FAMILY, Context
 from bus.workflow.state import WorkflowState
 
@@ -192,6 +192,16 @@ class Message:
     def _cause(self) -> Envelope:
         # What is called and sent also comes from what was read for it.
         return self.envelope if self._labels is None else joined(self.envelope, self._labels)
+
+    def stream(self, capability: str, arguments: BaseModel | dict[str, Any], **options: Any) -> Streamed:
+        """Streams a capability in the course of handling this message; as `Bus.stream`.
+
+        It inherits the deadline, the workflow and the trace; labels of its chunks are those of what is sent after them.
+        A handler that runs again begins a new stream.
+        """
+        return self._calls.stream(
+            capability, arguments, cause=self._cause, parent=self._span.context, heard=self.label, **options
+        )
 
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""

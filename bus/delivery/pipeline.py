@@ -35,7 +35,7 @@ from bus.delivery.tracing import DeliveryTracing
 from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry import metrics
-from bus.telemetry.logs import ids_of, take_in_hand
+from bus.telemetry.logs import ids_of, ids_of_span, take_in_hand
 from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
@@ -303,14 +303,8 @@ class Pipeline:
                 span.end()
         else:
             self._dedupe.release(handled.key)
-            context = span.context
-            ids = {
-                "trace_id": handled.trace_id if context is None else context.trace_id,
-                "span_id": None if context is None else context.span_id,
-                "message_id": completion.message_id,
-                "workflow_id": completion.workflow_id,
-                "agent": self._agent,
-            }
+            ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
+            ids |= ids_of_span(span, handled.trace_id)
             self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
             span.end()
         handled.told(handled.delivery)

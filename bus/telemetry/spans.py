@@ -7,6 +7,7 @@ unchanged. What the attributes mean: `schemas/README.md`, section Tracing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -24,6 +25,9 @@ from bus.telemetry.otlp import OtlpJsonExporter
 from bus.telemetry.otlp_metrics import MetricExport
 from bus.telemetry.posting import endpoint
 from bus.telemetry.recorder import NONE_IN_COMMON, CommonAttributes, Counts, Recorder, SpanRecord
+from bus.telemetry.selection import misfits
+
+log = logging.getLogger("bus.telemetry")
 
 CLOSE_S = 5.0
 METRICS_CLOSE_S = 1.0
@@ -191,6 +195,8 @@ class Telemetry:
         }
         if (url := endpoint()) is not None:
             self._recorder = Recorder(OtlpJsonExporter(url, resource))
+        for line in misfits(os.environ):
+            log.warning("%s: %s", service, line)
         self.metrics.observe_spans(self._recorder)
         self._metric_export = MetricExport.from_environment(self.metrics, resource)
 

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from bus.contracts.result import Result
 from bus.envelope import Envelope
 from bus.telemetry.context import TraceContext
+
+
+class Streamed(Protocol):
+    """A call whose result comes in chunks; `bus/calls/stream.py` says what holds."""
+
+    call_id: str
+    result: Result | None
+
+    @property
+    def next(self) -> int:
+        """The number of the chunk that comes next."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """The chunks."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stops reading, and cancels what has not ended."""
+        ...
 
 
 class Calling(Protocol):
@@ -16,4 +37,10 @@ class Calling(Protocol):
         self, capability: str, arguments: Any, *, cause: Envelope, parent: TraceContext | None, **options: Any
     ) -> Result:
         """Calls and returns the result; raises the error of a failed one."""
+        ...
+
+    def stream(
+        self, capability: str, arguments: Any, *, cause: Envelope, parent: TraceContext | None, **options: Any
+    ) -> Streamed:
+        """Calls, and gives the chunks of the result as they come."""
         ...

@@ -171,11 +171,11 @@ async def bus_consume(task: Task) -> float:
 async def faststream(task: Task, *, traced: bool) -> AsyncIterator[NatsBroker]:
     """A FastStream broker, with its OpenTelemetry middleware when traced."""
     if not traced:
-        yield NatsBroker(task.url, log_level=40)
+        yield NatsBroker(task.url, logger=None)  # else it writes two lines a message
         return
     provider = TracerProvider(resource=Resource.create({"service.name": "faststream"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=65_536))
-    yield NatsBroker(task.url, log_level=40, middlewares=[NatsTelemetryMiddleware(tracer_provider=provider)])
+    yield NatsBroker(task.url, logger=None, middlewares=[NatsTelemetryMiddleware(tracer_provider=provider)])
     await asyncio.to_thread(provider.shutdown)
 
 

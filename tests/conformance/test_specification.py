@@ -104,6 +104,7 @@ def test_the_subjects_are_the_codes_own() -> None:
         subjects.later("<to>", "<from>", "<type>", "m").rpartition(".")[0] + ".<id>",
         subjects.due("<to>", "<from>", "<type>"),
         "bus.v1.event.<from>.<workflow>.<type>",
+        subjects.stream("<from>", "call").replace(".call", ".<call>"),
         subjects.dead("<agent>", "<reason>"),
         subjects.done("<agent>"),
         subjects.claims("<agent>"),
