@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bus.broker.parser import Arrival
-from bus.broker.wire import post, publish_command
+from bus.broker.wire import post, post_at_once, publish_command
 from bus.errors import BusError, error
 
 if TYPE_CHECKING:
@@ -64,7 +64,11 @@ class Requests:
         """
         self._next += 1
         inbox = f"{self._prefix}.{self._next}"
-        post(self.client, publish_command(subject, inbox, headers, data))
+        command = publish_command(subject, inbox, headers, data)
+        if self._pending:
+            post(self.client, command)
+        else:
+            post_at_once(self.client, command)
         future: asyncio.Future[Arrival] = asyncio.Future(loop=self._loop)
         self._pending[inbox] = (future, time.monotonic() + timeout_s, subject)
         if self._sweep_handle is None:
