@@ -67,9 +67,13 @@ class Envelope:
         payload: Any = None,
         version: str = versions.CURRENT,
     ) -> None:
+        if message_id is None:
+            message_id = ids.new_message_id()
+            if trace_id is None:
+                trace_id = ids.trace_id_like(message_id)
         fields: dict[str, Any] = {
             "version": version,
-            "message_id": ids.new_message_id() if message_id is None else message_id,
+            "message_id": message_id,
             "trace_id": ids.new_trace_id() if trace_id is None else trace_id,
             "session_id": session_id,
             "workflow_id": workflow_id,
