@@ -69,8 +69,9 @@ class Commits:
 
     def add(self, commit: Commit) -> None:
         """Takes a commit."""
+        if not self._waiting:
+            self._arrived.set()
         self._waiting.append(commit)
-        self._arrived.set()
 
     async def give_back(self, failed: FailedAttempt, reply: str) -> None:
         """Records a failed attempt and gives its delivery back. Raises BrokerError when it could not be."""

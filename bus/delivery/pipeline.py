@@ -210,9 +210,10 @@ class Pipeline:
         extensions = envelope.extensions
         if extensions:
             budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
-        route = self._routes.get(envelope.type)
+        sender, _, type = envelope.address
+        route = self._routes.get(type)
         if route is None:
-            if envelope.type == "error":
+            if type == "error":
                 # Somebody refused what this agent sent, and it has no handler for that: leave a trace.
                 log.warning(
                     "%s sent something that was refused: %s",
@@ -223,7 +224,7 @@ class Pipeline:
                 return ACK
             raise error(
                 "protocol.no_handler",
-                f"{self._agent} has no handler for {envelope.type!r}; it handles {', '.join(sorted(self._routes))}",
+                f"{self._agent} has no handler for {type!r}; it handles {', '.join(sorted(self._routes))}",
                 handles=sorted(self._routes),
             )
         handler, progress.policy = route.handler, route.policy
@@ -233,7 +234,8 @@ class Pipeline:
                 f"stored {delivery.age_s():.0f} s ago, over the age limit of {route.policy.max_age_s:.0f} s",
                 limit=route.policy.max_age_s,
             )
-        key = digest(envelope.sender, envelope.message_id)
+        message_id, phase = envelope.message_id, envelope.phase
+        key = digest(sender, message_id)
         attempt = attempts_before(delivery.headers) + delivery.attempt
         seq, redelivered = delivery.stream_seq, attempt > 1
         claim = self._dedupe.claim_undoubted(key, seq=seq, redelivered=redelivered)
@@ -268,7 +270,7 @@ class Pipeline:
             agent=self._agent,
             attempt=attempt,
             content=handler.read(envelope.payload, extensions.get("schema")),
-            phase=envelope.phase or handler.phase,
+            phase=phase or handler.phase,
             span=span,
             publisher=self._publisher,
             artifacts=self._artifacts,
@@ -286,10 +288,8 @@ class Pipeline:
                 raise instead from problem
             raise
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-        completion = Completion(
-            envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
-        )
-        kind, trace_id = (envelope.type, envelope.phase), envelope.trace_id
+        completion = Completion(sender, message_id, envelope.workflow_id, attempt, started_at, exec_ms)
+        kind, trace_id = (type, phase), envelope.trace_id
         self._commits.add(Handled(completion, delivery, key, kind, trace_id, span, ended, self._committed))
         return None
 

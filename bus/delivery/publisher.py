@@ -83,6 +83,8 @@ class Publisher:
         `registry.no_common_version` when no replica of the receiver accepts the contract that the message names.
         Cancelled, it may or may not be stored.
         """
+        if parent is None and not envelope.extensions and not self._middleware:
+            return self._store(envelope, None, ttl_s, timeout_s)
         if self._negotiation is not None and envelope.schema is not None:
             return self._publish_agreed(self._negotiation, envelope, parent, ttl_s, timeout_s)
         return self._publish_as_it_is(envelope, parent, ttl_s, timeout_s)
@@ -151,7 +153,8 @@ class Publisher:
             code = "tool.cancelled"
             raise
         finally:
-            span.end()
+            if span.is_recording:
+                span.end()
             self._sends.ended(envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began)
 
     def _span(self, envelope: Envelope, subject: str, parent: TraceContext | None) -> Span:
@@ -209,18 +212,19 @@ class Publisher:
         """The subject, and for a later delivery the headers that make it one."""
         subjects = self._connection.subjects
         extensions = envelope.extensions
-        if not extensions and envelope.to != BROADCAST:
-            return subjects.work(envelope.to, "normal", envelope.sender, envelope.type), None
+        sender, to, type = envelope.address
+        if not extensions and to != BROADCAST:
+            return subjects.work(to, "normal", sender, type), None
         if "deliver_at" in extensions and instant(extensions["deliver_at"]) > datetime.now(UTC):
             return self._schedule(envelope)
-        if envelope.to == BROADCAST:
-            return subjects.event(envelope.sender, envelope.workflow_id, envelope.type), None
+        if to == BROADCAST:
+            return subjects.event(sender, envelope.workflow_id, type), None
         lane = "normal"
         if "partition_key" in extensions:
             lane = key_lane(extensions["partition_key"])
         elif "priority" in extensions:
             lane = extensions["priority"]
-        return subjects.work(envelope.to, lane, envelope.sender, envelope.type), None
+        return subjects.work(to, lane, sender, type), None
 
     def _schedule(self, envelope: Envelope) -> tuple[str, dict[str, str]]:
         version = self._connection.server_version

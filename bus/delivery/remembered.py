@@ -29,9 +29,11 @@ class _Rows:
     def add(self, key: bytes) -> None:
         if not self._rows:
             self._rows = [b""] * ROWS
-        elif key in self:
+        number, rest = key[0] << 8 | key[1], key[PREFIX_BYTES:]
+        row = self._rows[number]
+        if rest in row and key in self:
             return
-        self._rows[key[0] << 8 | key[1]] += key[PREFIX_BYTES:]
+        self._rows[number] = row + rest
         self.count += 1
 
 

@@ -78,7 +78,7 @@ def parse(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
     return fields
 
 
-def render(fields: dict[str, Any]) -> bytes:
+def render(fields: Mapping[str, Any]) -> bytes:
     """Write checked fields as UTF-8 JSON.
 
     Raises Rejected `protocol.malformed` with details.path for what JSON cannot say: NaN, infinity, integers

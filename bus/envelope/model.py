@@ -142,7 +142,7 @@ class Envelope:
         fields = self._fields
         if "timestamp" not in fields:
             fields = {**fields, "timestamp": timestamps.now()}
-        return codec.render(cast(dict[str, Any], fields))
+        return codec.render(fields)
 
     def replace(self, **changes: Any) -> Self:
         """Return a checked copy with these fields changed, under their Python names; unknown fields stay.
