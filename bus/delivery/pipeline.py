@@ -133,7 +133,8 @@ class Pipeline:
         settlement: Settlement | None = None
         try:
             try:
-                subject, envelope = self._decode(delivery, progress)
+                progress.subject = subject = self._connection.subjects.parse_work(delivery.subject)
+                progress.envelope = envelope = Envelope.decode(delivery.data)
             finally:
                 span = self._tracing.process(delivery, progress.envelope)
             take_in_hand(envelope, self._agent, span, delivery.headers)
@@ -191,11 +192,6 @@ class Pipeline:
             if span is not None:
                 span.end()
             ended(delivery)
-
-    def _decode(self, delivery: Delivery, progress: _Progress) -> tuple[WorkSubject, Envelope]:
-        progress.subject = subject = self._connection.subjects.parse_work(delivery.subject)
-        progress.envelope = envelope = Envelope.decode(delivery.data)
-        return subject, envelope
 
     async def _handle(
         self,
