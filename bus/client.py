@@ -127,7 +127,7 @@ class Bus(CallingClient, TaskClient):
         `broker.unavailable`, `broker.full`, `registry.no_common_version`, `protocol.too_large`, and
         `protocol.malformed` for a field that the envelope refuses.
         """
-        return await self._send(
+        return await self._publisher.publish(
             Envelope(
                 sender=self.name,
                 to=to,
@@ -140,8 +140,7 @@ class Bus(CallingClient, TaskClient):
                 status=status,
                 extensions=written(extensions, delay_s, type, payload),
                 payload=as_json(payload),
-            ),
-            None,
+            )
         )
 
     async def send_many(

@@ -50,7 +50,8 @@ class Connection:
     """A connection of one named client. Open it with `Connection.open`, end it with `close`.
 
     `epoch` counts its reconnections: what was delivered in an earlier one may be somebody else's by now.
-    `max_message_bytes` is the largest payload plus headers that the server takes.
+    `is_connected`: messages can be exchanged now. `max_message_bytes` is the largest payload plus headers that the
+    server takes.
     """
 
     def __init__(self, settings: Settings, name: str, embedded: Embedded | None) -> None:
@@ -67,10 +68,11 @@ class Connection:
         self._down_since: float | None = None
         self._closing = False
         self.epoch = 0
+        self.is_connected = False
         self.max_message_bytes = 0
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
-        self._requests = Requests(self._client.new_inbox(), self.post)
+        self._requests = Requests(self._client)
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Connection:
@@ -98,11 +100,6 @@ class Connection:
         """The server that it is connected to, without credentials."""
         connected = self._client.connected_url
         return f"nats://{connected.hostname}:{connected.port}" if connected else self._servers()[0]
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether messages can be exchanged now."""
-        return self._connected.is_set()
 
     @property
     def server_id(self) -> str:
@@ -194,7 +191,7 @@ class Connection:
 
     def ask(self, subject: str, data: bytes, *, headers: bytes, timeout_s: float) -> asyncio.Future[Arrival]:
         """As `request`, but returns the future of the answer: one coroutine less for what is sent most."""
-        if not self._connected.is_set():
+        if not self.is_connected:
             raise error("broker.unavailable", f"request on {subject}: not connected", reason="disconnected")
         return self._requests.ask(subject, data, headers, timeout_s=timeout_s)
 
@@ -225,7 +222,7 @@ class Connection:
         if self._closing:
             return
         self._closing = True
-        self._connected.clear()
+        self._down()
         await end(self._watchdog)
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             if self._client.is_connected:
@@ -281,7 +278,7 @@ class Connection:
         if self._is_another_broker(client):
             await wire.close(client, 1)
             raise error("broker.unavailable", f"another broker answers at {self._servers()[0]}")
-        self._client = client
+        self._client = self._requests.client = client
         self._down_since = None
         self._last_problem = ""
         self._up()
@@ -314,7 +311,7 @@ class Connection:
         if self._down_since is None and not self._closing:
             self._down_since = time.monotonic()
             log.warning("%s: the link to the broker is down; reconnecting", self.name)
-        self._connected.clear()
+        self._down()
         self._requests.fail_all("the link to the broker broke")
 
     def _mark_up(self) -> None:
@@ -329,7 +326,12 @@ class Connection:
     def _up(self) -> None:
         # Another server may have another limit.
         self.max_message_bytes = self._client.max_payload - PAYLOAD_MARGIN_BYTES
+        self.is_connected = True
         self._connected.set()
+
+    def _down(self) -> None:
+        self.is_connected = False
+        self._connected.clear()
 
     async def _watch(self) -> None:
         reconnecting_since: float | None = None
@@ -381,7 +383,7 @@ class Connection:
             for subscription in list(self._subscriptions):
                 await self._subscribe_live(subscription)
         except BusError as problem:
-            self._connected.clear()
+            self._down()
             log.debug("%s: %s", self.name, problem)
             await asyncio.sleep(random.uniform(0.2, 1.0))
             return

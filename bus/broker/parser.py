@@ -8,6 +8,7 @@ that was half of what a message cost. Its own parser stays in charge of INFO, PI
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import ProtocolError
@@ -35,7 +36,7 @@ class Headers(Mapping[str, str]):
         block = self._block
         if self._read is not None or not block.startswith(_FIRST_LINE):
             return self._all().get(name, default)
-        mark = f"\r\n{name}:".encode()
+        mark = _mark(name)
         at = block.find(mark)
         if at < 0:
             return default
@@ -58,6 +59,11 @@ class Headers(Mapping[str, str]):
         if self._read is None:
             self._read = read_header_block(self._block)
         return self._read
+
+
+@lru_cache(maxsize=256)
+def _mark(name: str) -> bytes:
+    return f"\r\n{name}:".encode()
 
 
 class Arrival:
@@ -171,8 +177,8 @@ class FastParser(Parser):
                     continue
                 queue = subscription._pending_queue
                 if type(queue) is Direct:
-                    subject = tokens[1].decode("utf-8", "replace")
-                    queue.take(Arrival(subject, reply.decode("utf-8", "replace"), data[body:end], data[first:body]))
+                    subject = str(tokens[1], "utf-8", "replace")
+                    queue.take(Arrival(subject, str(reply, "utf-8", "replace"), data[body:end], data[first:body]))
                     continue
                 await self.nc._process_msg(sid, tokens[1], reply, data[body:end], data[first:body] or None)
             else:

@@ -116,6 +116,8 @@ class PullLoop:
         self._inbox = connection.new_inbox()
         self._wake = asyncio.Event()
         self._outstanding = 0
+        # Half of the room at the last look: while more is outstanding, another look is in vain.
+        self._ask_at = 0
         self._request_number = 0
         self._generation_start = 0
         self._heard_at = 0.0
@@ -162,6 +164,7 @@ class PullLoop:
                 await self._connection.wait_connected(EXPIRES_S)
                 room = self._room()
                 wanted = room - self._outstanding
+                self._ask_at = room // 2
                 if wanted > 0 and self._outstanding * 2 <= room:
                     await self._request(wanted)
                     self._heard_at = time.monotonic()
@@ -216,7 +219,7 @@ class PullLoop:
             log.warning("something that no stream sent arrived on an inbox, and is ignored: %s", message.subject)
             return
         self._take(delivery)
-        if not self._wake.is_set() and self._outstanding * 2 <= self._room():
+        if self._outstanding <= self._ask_at and self._outstanding * 2 <= self._room():
             self._wake.set()
 
     def _status(self, message: Arrival) -> None:

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bus.broker.parser import Arrival
-from bus.broker.wire import publish_command
+from bus.broker.wire import post, post_at_once, publish_command
 from bus.errors import error
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
 
 SWEEP_S = 0.1
 
-Post = Callable[[bytes], object]
-
 
 class Requests:
-    """Pairs answers with requests. Owned by the connection, which feeds `answer` and calls `fail_all`."""
+    """Pairs answers with requests. Owned by the connection, which feeds `answer`, calls `fail_all`, and says over
+    which `client` they go.
+    """
 
-    __slots__ = ("_loop", "_next", "_pending", "_post", "_prefix", "_sweep_handle")
+    __slots__ = ("_loop", "_next", "_pending", "_prefix", "_sweep_handle", "client")
 
-    def __init__(self, inbox: str, post: Post) -> None:
-        self._prefix = inbox
-        self._post = post
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._prefix = client.new_inbox()
         self._pending: dict[str, tuple[asyncio.Future[Arrival], float, str]] = {}
         self._next = 0
         self._loop = asyncio.get_running_loop()
@@ -47,8 +50,12 @@ class Requests:
         """
         self._next += 1
         inbox = f"{self._prefix}.{self._next}"
-        self._post(publish_command(subject, inbox, headers, data))
-        future: asyncio.Future[Arrival] = self._loop.create_future()
+        command = publish_command(subject, inbox, headers, data)
+        if self._pending:
+            post(self.client, command)
+        else:
+            post_at_once(self.client, command)
+        future: asyncio.Future[Arrival] = asyncio.Future(loop=self._loop)
         self._pending[inbox] = (future, time.monotonic() + timeout_s, subject)
         if self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)

@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import orjson
 
@@ -17,17 +16,30 @@ from bus.errors import BrokerError, BusError, error
 ATTEMPT_S = 5.0
 RETRY_S = 0.1
 
+# So begins every answer that is no error.
+_IS_STORED = b'{"stream":'
 # Error codes of the server's publish answer.
 _FULL = {10023, 10047, 10077, 10167, 10169}
 _TOO_LARGE = {10054, 10097}
 
 
-class Stored(NamedTuple):
-    """The server's answer. `duplicate`: it had this `Nats-Msg-Id` already and stored nothing new."""
+class Stored:
+    """The server's answer: it has the message."""
 
-    stream: str
-    seq: int
-    duplicate: bool
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    @property
+    def seq(self) -> int:
+        """Its number in the stream."""
+        return int(orjson.loads(self._answer)["seq"])
+
+    @property
+    def duplicate(self) -> bool:
+        """The server had this `Nats-Msg-Id` already and stored nothing new."""
+        return b'"duplicate"' in self._answer and bool(orjson.loads(self._answer)["duplicate"])
 
 
 async def store(
@@ -54,13 +66,11 @@ async def store_block(connection: Connection, subject: str, data: bytes, headers
             limit=connection.max_message_bytes,
         )
     deadline = time.monotonic() + timeout_s
-    delay_s, left_s = RETRY_S, timeout_s
+    delay_s, attempt_s = RETRY_S, min(ATTEMPT_S, timeout_s)
     while True:
         try:
             if not connection.is_connected:
-                await connection.wait_connected(max(0.0, left_s))
-                left_s = deadline - time.monotonic()
-            attempt_s = min(ATTEMPT_S, max(0.05, left_s))
+                await connection.wait_connected(max(0.0, deadline - time.monotonic()))
             answer = await connection.ask(subject, data, headers=headers, timeout_s=attempt_s)
             return _read(answer.data, subject)
         except BrokerError as problem:
@@ -70,13 +80,15 @@ async def store_block(connection: Connection, subject: str, data: bytes, headers
                 raise _late(problem, subject, timeout_s) from problem
         await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
         delay_s = min(2.0, delay_s * 2)
-        left_s = deadline - time.monotonic()
+        attempt_s = min(ATTEMPT_S, max(0.05, deadline - time.monotonic()))
 
 
 def _read(data: bytes, subject: str) -> Stored:
+    if data.startswith(_IS_STORED):
+        return Stored(data)
     answer = orjson.loads(data)
     if "error" not in answer:
-        return Stored(answer["stream"], answer["seq"], "duplicate" in answer and bool(answer["duplicate"]))
+        return Stored(data)
     number, text = answer["error"].get("err_code", 0), answer["error"].get("description", "")
     if number in _FULL:
         raise error(

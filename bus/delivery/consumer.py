@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from typing import Any
 
 import orjson
 
@@ -186,11 +187,10 @@ class Consumer:
         self._in_hand[delivery.reply] = delivery
         self._workers.put(delivery)
 
-    async def _run(self, delivery: Delivery) -> None:
+    def _run(self, delivery: Delivery) -> Coroutine[Any, Any, None]:
         if self._broadcasts and delivery.subject.startswith(self._own_broadcasts):
-            await self._skip(delivery)
-        else:
-            await self._pipeline.run(delivery, self._ended)
+            return self._skip(delivery)
+        return self._pipeline.run(delivery, self._ended)
 
     def _take_of(self, lane: Lane, delivery: Delivery) -> None:
         if lane.name == DUE:

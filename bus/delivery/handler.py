@@ -19,7 +19,7 @@ from bus.delivery.limits import NO_LIMITS, Limits
 from bus.delivery.message import Message
 from bus.delivery.settlement import RetryPolicy
 from bus.envelope import versions
-from bus.telemetry.told import contained as contained
+from bus.telemetry.told import instead_of as instead_of
 from bus.telemetry.told import told as told
 from bus.telemetry.told import told_with_trace as told_with_trace
 
@@ -102,13 +102,13 @@ class Handler:
             payload = self.chain.read(payload, schema)
         return payload if self.model is None else validate(payload, self.model)
 
-    async def call(self, message: Message) -> None:
+    def call(self, message: Message) -> Awaitable[None]:
         """Runs the function on a message; a plain function runs in a worker thread, where it may block."""
         arguments = (message.content, message) if self.takes_message else (message.content,)
         if self.is_coroutine:
-            await self.function(*arguments)
-        else:
-            await asyncio.to_thread(_in_thread, self.function, arguments)
+            begun: Awaitable[None] = self.function(*arguments)
+            return begun
+        return asyncio.to_thread(_in_thread, self.function, arguments)
 
 
 def task_handler(function: HandlerFunction, policy: RetryPolicy) -> Handler:

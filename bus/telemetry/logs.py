@@ -47,9 +47,14 @@ def take_in_hand(envelope: Envelope, agent: str, span: Span, headers: Mapping[st
     return token
 
 
+def is_telling() -> bool:
+    """Whether messages are told, which is at debug."""
+    return log.isEnabledFor(logging.DEBUG)
+
+
 def tell_sent(envelope: Envelope, headers: Mapping[str, str]) -> None:
     """At debug, tells a message that the broker has stored, whole."""
-    if log.isEnabledFor(logging.DEBUG):
+    if is_telling():
         log.debug("sent %s to %s", envelope.type, envelope.to, extra=_whole(envelope, headers))
 
 

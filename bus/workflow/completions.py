@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bus.envelope import Envelope
-
 
 class Completion(NamedTuple):
     """One handled message. `started_at` and `exec_ms` are the handling agent's.
@@ -24,13 +22,6 @@ class Completion(NamedTuple):
     started_at: datetime
     exec_ms: float
     set_aside: str | None = None
-
-    @classmethod
-    def of(
-        cls, envelope: Envelope, attempt: int, started_at: datetime, exec_ms: float, set_aside: str | None
-    ) -> Completion:
-        """The completion of a message."""
-        return cls(envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms, set_aside)
 
 
 class FailedAttempt(NamedTuple):
@@ -55,15 +46,15 @@ def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) ->
     body: dict[str, Any] = {
         "completed": [
             {
-                "from": one.sender,
-                "message_id": one.message_id,
-                "workflow_id": one.workflow_id,
-                "attempt": one.attempt,
-                "started_at": one.started_at,
-                "exec_ms": one.exec_ms,
-                **({"set_aside": one.set_aside} if one.set_aside is not None else {}),
+                "from": sender,
+                "message_id": message_id,
+                "workflow_id": workflow_id,
+                "attempt": attempt,
+                "started_at": started_at,
+                "exec_ms": exec_ms,
+                **({"set_aside": set_aside} if set_aside is not None else {}),
             }
-            for one in group
+            for sender, message_id, workflow_id, attempt, started_at, exec_ms, set_aside in group
         ]
     }
     if failed:
