@@ -111,6 +111,7 @@ def test_the_subjects_are_the_codes_own() -> None:
         subjects.stream("<from>", "call").replace(".call", ".<call>"),
         subjects.dead("<agent>", "<reason>"),
         subjects.done("<agent>"),
+        subjects.task("id").replace(".id", ".<id>"),
         subjects.audit("<writer>"),
         subjects.rules_status,
         subjects.claims("<agent>"),

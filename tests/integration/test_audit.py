@@ -295,7 +295,7 @@ async def test_what_cannot_be_stored_before_the_end_is_told(
         with caplog.at_level(logging.ERROR):
             await audit.close()
             await audit.close()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 12
         server.resume()
     assert "1 records of calls are dropped" in caplog.text
 

@@ -287,3 +287,16 @@ async def are_allowed(bus: Bus, names: list[str]) -> list[bool]:
         except BusError:
             results.append(False)
     return results
+
+
+async def test_a_task_needs_the_same_right_and_its_run_is_denied_like_a_call(
+    bus: Bus, settings: Settings, write: Callable[[str], str]
+) -> None:
+    """SEC-2, REG-8: also through an agent that is named before it is there, and never tried elsewhere or again."""
+    ruled = settings.model_copy(update={"rules_file": write(ALLOWS_SOME)})
+    async with alice().running(ruled):
+        allowed = await bus.submit("calculator.add", {"a": 1, "b": 2}, agent="alice")
+        assert (await allowed.result(timeout_s=10)).data == 3
+        denied = await bus.submit("calculator.adds", {"a": 1, "b": 2}, agent="alice", timeout_s=20)
+        with pytest.raises(BusError, match=r"alice has no capability 'calculator\.adds'"):
+            await denied.result(timeout_s=10)
