@@ -113,8 +113,8 @@ def overview_lines(found: Overview) -> Iterator[Text]:
         yield Text(clean(f"A ROLLBACK to {found.unfinished} was begun and not finished: {again}"), "bold red")
     yield from waits_lines(found.story)
     yield from _phases(record, now)
-    yield from _claims("slot", "held", found.holders, now)
-    yield from _claims("waits", "waits for a slot", found.waiters, now)
+    yield from _claims("slot", "held by ", found.holders, now)
+    yield from _claims("waits", "", found.waiters, now)
     for checkpoint in found.checkpoints:
         yield Text(clean(_checkpoint(checkpoint, now)))
     earlier = record.changes_before + max(0, len(record.changes) - LAST_CHANGES)
@@ -145,14 +145,19 @@ def _claims(word: str, how: str, claims: tuple[Claim, ...], now: datetime) -> It
     for one in claims[:MAX_LISTED]:
         key = f" {one.key!r}" if one.key else ""
         token = f", token {one.token}" if word == "slot" else ""
-        yield Text(clean(f"{word:<12}{one.phase}{key}: {how} by {one.by} for {_for(one.since, now)}{token}"), "yellow")
+        yield Text(clean(f"{word:<12}{one.phase}{key}: {how}{one.by}, for {_for(one.since, now)}{token}"), "yellow")
     if len(claims) > MAX_LISTED:
         yield Text(f"{word:<12}and {len(claims) - MAX_LISTED} more", "yellow")
 
 
 def _checkpoint(one: Checkpoint, now: datetime) -> str:
-    count = f"{len(one.documents)} document{'' if len(one.documents) == 1 else 's'}"
+    count = counted(len(one.documents), "document")
     return f"checkpoint  {one.name}  {_since(one.taken_at, now)}, branch {one.branch}, {count}, by {one.by}"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _claim_json(claim: Claim) -> dict[str, Any]:

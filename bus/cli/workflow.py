@@ -13,7 +13,7 @@ from rich.console import Console
 from bus.broker.connection import Connection
 from bus.cli.inspect import As_json
 from bus.cli.operate import Servers, log_to_stderr
-from bus.cli.overview import listing_lines, overview_json, overview_lines, record_json
+from bus.cli.overview import counted, listing_lines, overview_json, overview_lines, record_json
 from bus.client import Bus
 from bus.text import clean
 from bus.workflow.listing import NEWEST, list_workflows, matching
@@ -120,7 +120,7 @@ async def _rollback(servers: str | None, beginning: str, checkpoint: str, as_jso
         print(
             clean(
                 f"rolled {done.workflow_id} back to {done.checkpoint}{finished}: branch {done.branch}, "
-                f"{done.documents} documents restored, {done.resent} messages sent again"
+                f"{counted(done.documents, 'document')} restored, {counted(done.resent, 'message')} sent again"
             )
         )
     return 0

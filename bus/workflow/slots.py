@@ -242,10 +242,10 @@ class Slots:
                     return Slot(self._records, place, key, claim, found.revision, ttl_s), held
                 held.append(holder)
                 continue
-            first = replace(claim, token=0)
+            first = replace(claim, since=datetime.now(UTC), token=0)
             revision = await self._records.write(key, first.to_wire(), after=found.revision, ttl_s=ttl_s)
             if revision is not None:
-                return Slot(self._records, place, key, claim, revision, ttl_s), held
+                return Slot(self._records, place, key, first, revision, ttl_s), held
         return None, held
 
 

@@ -72,7 +72,7 @@ def test_the_commands_of_the_readme(workflow: str, bus_command: Run) -> None:
         assert re.search(said, show.stdout), (said, show.stdout)
     done = bus_command("workflow", "rollback", workflow, "plan")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"rolled {workflow} back to plan: branch 1, 1 documents restored, 1 messages sent again\n"
+    assert done.stdout == f"rolled {workflow} back to plan: branch 1, 1 document restored, 1 message sent again\n"
     deadline = time.monotonic() + 15
     while (found := shown(bus_command, workflow))["messages"]["handled"] < 6:
         assert time.monotonic() < deadline, found
