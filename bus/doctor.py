@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
@@ -19,6 +20,8 @@ from bus.registry.readers import live_replicas
 from bus.telemetry import sampling
 from bus.telemetry.posting import endpoint
 from bus.telemetry.selection import misfits
+from bus.trust.rules_file import RulesError, read_rules
+from bus.trust.rules_status import rules_statuses
 
 OLDEST_SERVER = (2, 11)
 FULL_SHARE = 0.8
@@ -43,16 +46,19 @@ class Finding:
     mend: str = ""
 
 
-async def examine(connection: Connection) -> list[Finding]:
-    """Looks at the server, the streams, the agents' queues and versions, the dead letters and the telemetry settings.
+async def examine(connection: Connection, *, rules_file: str = "") -> list[Finding]:
+    """Looks at the server, the streams, the agents' queues and versions, the rules, the dead letters and the telemetry.
 
-    Raises BrokerError `broker.unavailable` when the broker stops answering meanwhile.
+    `rules_file` is what is set for new processes; what runs is asked for its own. Raises BrokerError
+    `broker.unavailable` when the broker stops answering meanwhile.
     """
     return [
         _server(connection),
         *await _streams(connection),
         *await _agents(connection),
         *await _versions(connection),
+        *_rules_file(rules_file),
+        *await _rules(connection),
         *await _dead_letters(connection),
         *_telemetry(),
         *await _spans(connection),
@@ -149,6 +155,44 @@ def _told(accepts: Accepts) -> str:
         for type, known in sorted(accepts.majors.items())
     ]
     return f"{', '.join(majors) or 'nothing'} (envelope {', '.join(sorted(accepts.envelopes))})"
+
+
+def _rules_file(path: str) -> list[Finding]:
+    if not path:
+        return []
+    try:
+        rules = read_rules(Path(path).expanduser().read_bytes())
+    except (OSError, RulesError) as problem:
+        return [Finding(Grade.BAD, "rules", f"{path}: {problem}; nothing starts with it", f"bus rules check {path}")]
+    return [Finding(Grade.GOOD, "rules", f"{path}: {len(rules.rules)} rules")]
+
+
+async def _rules(connection: Connection) -> list[Finding]:
+    """What is in force in those who run: edits that they refused, and rules that differ."""
+    told = await rules_statuses(connection)
+    findings = [
+        Finding(
+            Grade.BAD,
+            "rules",
+            f"{one.service} {one.instance[:8]} keeps its old rules: {one.problem}",
+            "mend the file; it is read again by itself",
+        )
+        for one in told
+        if one.problem
+    ]
+    kinds: dict[str, set[str]] = {}
+    for one in told:
+        kinds.setdefault(one.digest, set()).add(one.service)
+    if len(kinds) > 1:
+        shown = "; ".join(
+            f"{digest[:8] or 'no rules'}: {', '.join(sorted(services))}" for digest, services in sorted(kinds.items())
+        )
+        findings.append(
+            Finding(Grade.NOTICE, "rules", f"not everybody has the same ({shown})", "give all of them one file")
+        )
+    elif told and (digest := told[0].digest):
+        findings.append(Finding(Grade.GOOD, "rules", f"{digest[:8]} in force in {len(told)} processes"))
+    return findings
 
 
 async def _dead_letters(connection: Connection) -> list[Finding]:

@@ -25,7 +25,7 @@ from nats.js import JetStreamContext
 from bus.broker import wire
 from bus.broker.embedded import Embedded
 from bus.broker.parser import Arrival
-from bus.broker.requests import Flight, Requests
+from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
 from bus.broker.subscription import Callback
 from bus.broker.subscription import Subscription as Subscription
@@ -170,6 +170,14 @@ class Connection:
         except (nats.errors.Error, OSError) as problem:
             raise error("broker.unavailable", f"publish: {problem}") from problem
 
+    def post(self, commands: bytes) -> bool:
+        """As `send`, without waiting: True asks to await `relieve` before more is sent. Raises BrokerError."""
+        return wire.post(self._client, commands)
+
+    async def relieve(self) -> None:
+        """Waits until less is unsent than the client's limit."""
+        await self.send(b"")
+
     async def request(
         self,
         subject: str,
@@ -177,13 +185,9 @@ class Connection:
         *,
         headers: bytes = b"",
         timeout_s: float = 5.0,
-        flight: Flight | None = None,
     ) -> Arrival:
         """Core request; waits for the first answer. Fails at once while disconnected; else errors as `Requests.ask`."""
-        answer = self.ask(subject, data, headers=headers, timeout_s=timeout_s)
-        if flight is not None:
-            flight.future = answer
-        return await answer
+        return await self.ask(subject, data, headers=headers, timeout_s=timeout_s)
 
     def ask(self, subject: str, data: bytes, *, headers: bytes, timeout_s: float) -> asyncio.Future[Arrival]:
         """As `request`, but returns the future of the answer: one coroutine less for what is sent most."""

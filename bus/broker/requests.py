@@ -13,26 +13,12 @@ from typing import TYPE_CHECKING
 
 from bus.broker.parser import Arrival
 from bus.broker.wire import post, post_at_once, publish_command
-from bus.errors import BusError, error
+from bus.errors import error
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
 SWEEP_S = 0.1
-
-
-class Flight:
-    """A handle on one request, for whoever learns that no answer will come."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Arrival] | None = None
-
-    def fail(self, problem: BusError) -> None:
-        """Ends the request with an error; does nothing when it is not in flight."""
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(problem)
 
 
 class Requests:

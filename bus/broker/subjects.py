@@ -12,6 +12,7 @@ from bus.errors import error
 LANES = ("high", "normal", "low")
 KEY_LANES = 16
 DUE = "due"
+TASK = "task"
 BROADCAST = "*"
 
 _PUBLISHABLE = re.compile(r"[^\s*>.]+")
@@ -144,6 +145,10 @@ class Subjects:
         """What is told about all calls."""
         return f"{self._prefix}.stream.>"
 
+    def task(self, task_id: str) -> str:
+        """A word without content: the record of this task has changed."""
+        return f"{self._prefix}.task.{token(task_id)}"
+
     @property
     def due_to_history(self) -> tuple[str, str]:
         """From and to: a due message is copied into the history under the lane `due`."""
@@ -215,6 +220,20 @@ class Subjects:
     def span_status(self) -> str:
         """The question, to everybody, what became of their spans."""
         return f"{self._prefix}.status.spans"
+
+    @property
+    def rules_status(self) -> str:
+        """The question, to everybody, which rules are in force there."""
+        return f"{self._prefix}.status.rules"
+
+    def audit(self, writer: str) -> str:
+        """What one agent or client writes about calls; it is the writer whom permissions can hold to its name."""
+        return f"{self._prefix}.audit.{writer}"
+
+    @property
+    def audit_all(self) -> str:
+        """All records of calls."""
+        return f"{self._prefix}.audit.*"
 
     def contracts(self, agent: str) -> str:
         """Where every replica of an agent answers what it reads (wire specification, section Versions of payloads)."""

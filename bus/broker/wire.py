@@ -50,9 +50,9 @@ def ack_commands(replies: Sequence[str]) -> bytes:
     return f"PUB {f'{between}PUB '.join(replies)}{between}".encode() if replies else b""
 
 
-def post(client: Client, command: bytes) -> None:
+def post(client: Client, command: bytes) -> bool:
     """Sends one or more commands at the end of this turn of the loop. While disconnected they are buffered up to the
-    client's limit.
+    client's limit. Returns whether more is unsent than that.
 
     Raises BrokerError `broker.unavailable` when the connection is closed or its buffer full.
     """
@@ -68,6 +68,7 @@ def post(client: Client, command: bytes) -> None:
     queue = client._flush_queue
     if queue is not None and is_connected and queue.empty():
         queue.put_nowait(asyncio.get_running_loop().create_future())
+    return bool(pending > client._max_pending_size)
 
 
 def post_at_once(client: Client, command: bytes) -> None:
@@ -84,8 +85,7 @@ def post_at_once(client: Client, command: bytes) -> None:
 
 async def send(client: Client, command: bytes) -> None:
     """As `post`, and waits while more is unsent than the client's limit."""
-    post(client, command)
-    if client._pending_data_size > client._max_pending_size:
+    if post(client, command):
         await client._flush_pending(force_flush=True)
 
 

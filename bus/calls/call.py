@@ -17,7 +17,7 @@ from bus.trust import budget
 from bus.trust.accounts import Accounts
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
-from bus.workflow.calling import Calling, Streamed
+from bus.workflow.calling import Calling, Streamed, Submitted
 
 Publish = Callable[..., Awaitable[Envelope]]
 
@@ -25,7 +25,8 @@ Publish = Callable[..., Awaitable[Envelope]]
 class Call:
     """One call of one capability. A capability that wants it names a parameter of this type.
 
-    `model_id` may be set to the model that did the work; it stands in the result's `meta`.
+    `model_id` may be set to the model that did the work; it stands in the result's `meta`. `attempt` is above 1 when
+    a task runs again, because its replica died or it failed; the `idempotency_key` of a task is its id.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Call:
         "_publish",
         "_span",
         "artifacts",
+        "attempt",
         "envelope",
         "idempotency_key",
         "model_id",
@@ -60,11 +62,13 @@ class Call:
         artifacts: Artifacts,
         accounts: Accounts,
         feed: Feed | None = None,
+        attempt: int = 1,
     ) -> None:
         self.envelope = envelope
         self.tool_call_id = tool_call_id
         self.idempotency_key = idempotency_key
         self.artifacts = artifacts
+        self.attempt = attempt
         self.model_id: str | None = None
         self._agent = agent
         self._ends_at = ends_at
@@ -102,6 +106,11 @@ class Call:
     def traceparent(self) -> str | None:
         """The span of this call, as the header of this name, for what it asks elsewhere; None without a trace."""
         return self._span.context.traceparent if self._span.context is not None else None
+
+    @property
+    def task_id(self) -> str | None:
+        """The task that this call is, or is a part of."""
+        return self.envelope.extensions.get("task_id")
 
     @property
     def remaining_s(self) -> float:
@@ -143,6 +152,7 @@ class Call:
             cause=self._cause,
             parent=self._span.context,
             heard=self.label,
+            relay=None if self._feed is None else self._feed.relay,
             **options,
         )
 
@@ -178,6 +188,21 @@ class Call:
         self._progress = fraction
         if self._feed is not None:
             await self._feed.tell(Told.STATUS, {"progress": fraction, "message": message[:MAX_MESSAGE_CHARS]})
+
+    async def submit(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, key: str | None = None, **options: Any
+    ) -> Submitted:
+        """Submits a task in the course of this call; arguments, options and errors as `Bus.submit`.
+
+        Of a task or a keyed call it has a derived id (from `key`, where the order may differ between two runs), so that
+        a second run of it submits the same one. Cancelling a task cancels what was submitted in its course. It may
+        outlive this call, not the deadline of the task that this call is a part of.
+        """
+        self._ordinal += 1
+        if self.idempotency_key is not None:
+            part = f"submit:{key}" if key else f"submit:{self._ordinal}:{capability}"
+            options.setdefault("derived_key", self._derived(part))
+        return await self._caller.submit(capability, arguments, cause=self._cause, parent=self._span.context, **options)
 
     async def send(self, to: str, type: str, payload: BaseModel | Any, *, phase: str | None = None) -> Envelope:
         """Sends a message that this call caused; returns its envelope once the broker has stored it.

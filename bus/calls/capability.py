@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError, create_model
@@ -132,14 +132,17 @@ class Capability:
                 [{"path": ".".join(["arguments", *map(str, one["loc"])]), "problem": one["msg"]} for one in found[:50]],
             ) from None
 
-    async def run(self, admitted: Any, call: Call | None) -> Any:
+    def run(self, admitted: Any, call: Call | None) -> Awaitable[Any]:
         """Runs the function on what `admit` let pass; what it raises is raised. `call` where it takes one."""
+        # No coroutine of our own around the user's: it would cost as much as many a function.
         if not self._as_names and self._is_coroutine and self._call_name is None:
-            return await self._function(admitted)
+            running: Awaitable[Any] = self._function(admitted)
+            return running
         arguments, named = self._bound(admitted, call)
         if self._is_coroutine:
-            return await self._function(*arguments, **named)
-        return await asyncio.to_thread(_in_thread, self._function, arguments, named)
+            running = self._function(*arguments, **named)
+            return running
+        return asyncio.to_thread(_in_thread, self._function, arguments, named)
 
     def items(self, admitted: Any, call: Call | None) -> AsyncGenerator[Any, None]:
         """What a streaming one yields; whoever iterates closes it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Unpack
 
 from pydantic import BaseModel
 
 from bus.calls.asked import MAX_REPAIRS
 from bus.calls.caller import Caller
-from bus.calls.directory import Capabilities
 from bus.calls.draft import CallDraft
 from bus.calls.progress import OnProgress
 from bus.calls.stream import Stream
@@ -22,9 +21,9 @@ class CallingClient:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self.capabilities = Capabilities(caller.directory)
+        self.capabilities = caller.capabilities
 
-    async def call(
+    def call(
         self,
         capability: str,
         arguments: BaseModel | dict[str, Any] | None = None,
@@ -40,7 +39,7 @@ class CallingClient:
         on_progress: OnProgress | None = None,
         workflow_id: str | None = None,
         session_id: str | None = None,
-    ) -> Result:
+    ) -> Coroutine[Any, Any, Result]:
         """Calls a capability and returns its result, whose `data` is what it came to.
 
         It ends within `timeout_s`, by default the card's, or `call_timeout_s` where that is longer. `agent` names who
@@ -55,20 +54,22 @@ class CallingClient:
         Raises RegistryError (nobody offers it, no common version), ToolError (busy, unavailable, timeout, failed),
         Rejected (`tool.validation_failed` with every path, the schema, and an instruction for a model) and BrokerError.
         """
-        return await self._caller.call(
-            capability,
-            arguments,
-            timeout_s=timeout_s,
-            agent=agent,
-            version=version,
-            idempotency_key=idempotency_key,
-            retries=retries,
-            repairs_left=repairs_left,
-            max_result_bytes=max_result_bytes,
-            validate=validate,
+        return self._caller.result(
+            CallDraft(
+                capability,
+                arguments,
+                timeout_s=timeout_s,
+                agent=agent,
+                version=version,
+                idempotency_key=idempotency_key,
+                retries=retries,
+                repairs_left=repairs_left,
+                max_result_bytes=max_result_bytes,
+                validate=validate,
+                workflow_id=workflow_id,
+                session_id=session_id,
+            ),
             on_progress=on_progress,
-            workflow_id=workflow_id,
-            session_id=session_id,
         )
 
     def stream(

@@ -15,7 +15,7 @@ from bus.broker.store import store
 from bus.broker.wire import publish_command
 from bus.calls.asked import Asked
 from bus.calls.letters import letter
-from bus.calls.records import Told
+from bus.calls.records import Record, Told
 from bus.contracts.result import Result
 from bus.envelope import Envelope, dedupe_header
 from bus.errors import BusError, Rejected
@@ -26,6 +26,7 @@ from bus.workflow.references import refer
 log = logging.getLogger("bus.calls")
 
 MAX_MESSAGE_CHARS = 2000
+STANDSTILL_S = 1.0
 
 
 class Feed:
@@ -68,7 +69,7 @@ class Feed:
         self._unread_bytes = 0
         self._read = 0
         self._granted = asyncio.Event()
-        self._heard_at = time.monotonic()
+        self._heard_at = self._looked_at = time.monotonic()
         self._is_over = False
 
     async def begin(self, tool_name: str, tool_version: str) -> None:
@@ -118,6 +119,18 @@ class Feed:
         await self.tell(Told.TOOL_RESULT, {"call": call | {"ok": True, "elapsed_ms": _ms_since(began)}})
         return result
 
+    async def relay(self, record: Record) -> None:
+        """Tells of a stream that the capability reads that it begins, and what it came to."""
+        told, payload = record.told, record.payload
+        meta, failed = payload.get("meta") or {}, payload.get("error") or {}
+        name = payload.get("tool_name") or meta.get("tool_name")
+        call: dict[str, Any] = {"tool_call_id": payload.get("tool_call_id"), "tool_name": name}
+        if told is Told.START:
+            await self.tell(Told.TOOL_STARTED, {"call": call})
+        elif told is Told.END:
+            call |= {"ok": payload.get("ok"), "elapsed_ms": meta.get("elapsed_ms")}
+            await self.tell(Told.TOOL_RESULT, {"call": call | ({"error_code": failed["code"]} if failed else {})})
+
     async def finish(self, result: Result) -> None:
         """Tells how the call ended, as the last record. What cannot be told is told in the log."""
         self._ends_at = time.monotonic() + self._connection.settings.publish_timeout_s
@@ -141,14 +154,18 @@ class Feed:
         self._read = max(self._read, min(read, self._chunks))
         self._forget_read()
 
-    @property
     def is_abandoned(self) -> bool:
-        """Whether the reader has been silent for too long. While the broker is away it cannot be heard."""
+        """Whether the reader has been silent for too long; to be asked many times a second.
+
+        While the broker is away, or this process stands still, nobody can be heard, so that time does not count.
+        """
         if not self.streams or self._is_over:
             return False
-        if not self._connection.is_connected:
-            self._heard_at = time.monotonic()
-        return time.monotonic() - self._heard_at > self._connection.settings.reader_timeout_s
+        now = time.monotonic()
+        if not self._connection.is_connected or now - self._looked_at > STANDSTILL_S:
+            self._heard_at = now
+        self._looked_at = now
+        return now - self._heard_at > self._connection.settings.reader_timeout_s
 
     def _forget_read(self) -> None:
         while self._unread and self._unread[0][0] <= self._read:

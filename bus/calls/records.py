@@ -34,7 +34,7 @@ class Record(NamedTuple):
     """One record. `number` grows by one from record to record, whatever they tell.
 
     `agent` and `instance` are the replica that has the call, `caller` is who called. `size_bytes` is what it counts
-    against the window of its reader, `labels` say where what it tells comes from.
+    against the window of its reader, `labels` say where what it tells comes from, `age_s` how long ago it was stored.
     """
 
     number: int
@@ -44,6 +44,7 @@ class Record(NamedTuple):
     instance: str
     caller: str
     size_bytes: int
+    age_s: float = 0.0
     labels: tuple[str, ...] = ()
 
     @property
@@ -63,13 +64,13 @@ async def read_record(delivery: Delivery, artifacts: Artifacts) -> Record | None
         if DATA_REF in envelope.extensions:
             envelope = await restore(envelope, artifacts)
             size_bytes = len(orjson.dumps(envelope.payload))
-        return _record(envelope, delivery.subject.split(".")[3], size_bytes)
+        return _record(envelope, delivery.subject.split(".")[3], size_bytes, delivery.age_s())
     except (Rejected, ValueError, KeyError, TypeError, IndexError) as problem:
         log.warning("something on %s is no record of a call, and is ignored: %s", delivery.subject[:200], problem)
         return None
 
 
-def _record(envelope: Envelope, publisher: str, size_bytes: int) -> Record:
+def _record(envelope: Envelope, publisher: str, size_bytes: int, age_s: float) -> Record:
     payload = envelope.payload
     record = Record(
         payload["number"],
@@ -79,6 +80,7 @@ def _record(envelope: Envelope, publisher: str, size_bytes: int) -> Record:
         payload["instance"],
         envelope.to,
         size_bytes,
+        age_s,
         tuple(labels_of(envelope)),
     )
     if publisher != envelope.sender:

@@ -32,6 +32,8 @@ RETURN_S = 3.0
 Ask = Callable[[], Awaitable[Result]]
 Heard = Callable[..., None]
 """Hears where the chunks come from, as labels."""
+Relay = Callable[[Record], Awaitable[None]]
+"""Hears the first record and the last, where somebody observes the reader itself."""
 
 
 class Stream:
@@ -56,6 +58,7 @@ class Stream:
         window: Window = WINDOW,
         timeout_s: float | None = None,
         heard: Heard | None = None,
+        relay: Relay | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.call_id = call_id
@@ -71,6 +74,7 @@ class Stream:
         self._window = window if ask is not None else Window(1, 1)
         self._deadline = float("inf") if timeout_s is None or ask is not None else time.monotonic() + timeout_s
         self._heard = heard
+        self._relay = relay
         self._on_progress = on_progress
         self._replica: tuple[str, str] | None = None
         self._is_begun = False
@@ -153,7 +157,7 @@ class Stream:
         if self._heard is not None:
             self._heard(*result.labels)
         self.result = Result(True, None, None, {**result.meta, "chunks": 1}, self.call_id)
-        yield Record(1, Told.CHUNK, {"chunk": 1, "data": result.data}, "", "", self._name, 0, result.labels)
+        yield Record(1, Told.CHUNK, {"chunk": 1, "data": result.data}, "", "", self._name, 0, 0.0, result.labels)
 
     # -- reading --
 
@@ -162,7 +166,7 @@ class Stream:
         async with contextlib.AsyncExitStack() as stack:
             reader = StreamReader(self._connection, self._stream, subjects=[subject], start_seq=1)
             try:
-                async with asyncio.timeout(max(0.1, self._deadline - time.monotonic())):
+                async with asyncio.timeout(self._left_s):
                     await stack.enter_async_context(reader)
             except TimeoutError:
                 raise self._late() from None
@@ -173,6 +177,8 @@ class Stream:
                 record = await self._next(reader, subject)
                 if record is not None and self._is_next(record):
                     self._take(record)
+                    if self._relay is not None and record.told in (Told.START, Told.END):
+                        await self._relay(record)
                     if record.told is Told.STATUS and self._on_progress is not None:
                         await tell_progress(self._on_progress, record.payload)
                     yield record
@@ -185,30 +191,37 @@ class Stream:
                     delivery = await reader.next()
             except TimeoutError:
                 await self._look(subject)
-        record = await read_record(delivery, self._artifacts)
-        if record is not None and record.told is Told.START:
-            self._learn(record, delivery.age_s())
+        arrived = delivery
+        try:
+            # A large one is kept apart, and the broker may be away just now.
+            async with asyncio.timeout(self._left_s):
+                record = await self._connection.patiently(lambda: read_record(arrived, self._artifacts))
+        except TimeoutError:
+            raise self._late() from None
         self._seq = delivery.stream_seq
         return record
 
-    def _learn(self, start: Record, age_s: float) -> None:
+    def _learn(self, start: Record) -> None:
         window = start.payload.get("window")
         if isinstance(window, dict) and type(window.get("chunks")) is type(window.get("bytes")) is int:
             self._window = Window(window["chunks"], window["bytes"])
         left_s = start.payload.get("timeout_s")
         if self._ask is not None and isinstance(left_s, int | float):
             # The callee ends the work in time and says so; this is for when nobody can say anything any more.
-            self._deadline = time.monotonic() + left_s - age_s + LATE_S
+            self._deadline = time.monotonic() + left_s - start.age_s + LATE_S
 
     def _is_next(self, record: Record) -> bool:
         """Whether a record is new. Raises where one before it is missing, and for who may not read."""
-        if record.caller != self._name:
-            raise error(
-                "auth.permission_denied", f"{self.call_id!r} is a call of another client; resume it as that one"
-            )
         if self._replica is None:
+            if record.caller != self._name:
+                raise error(
+                    "auth.permission_denied", f"{self.call_id!r} is a call of another client; resume it as that one"
+                )
             self._replica, self._doubt = (record.agent, record.instance), None
-        if record.number <= self._number or (record.agent, record.instance) != self._replica:
+            self._wake.set()
+        # Anybody may publish under the id of a call, though only as himself.
+        is_ours = (record.agent, record.instance) == self._replica
+        if not is_ours or record.caller != self._name or record.number <= self._number:
             return False
         is_gap = self._number > 0 and record.number != self._number + 1
         if is_gap or record.chunk > self.next or (record.told is Told.END and record.payload["chunks"] > self._read):
@@ -225,7 +238,9 @@ class Stream:
     def _take(self, record: Record) -> None:
         if self._heard is not None and record.labels:
             self._heard(*record.labels)
-        if record.told is Told.CHUNK:
+        if record.told is Told.START:
+            self._learn(record)
+        elif record.told is Told.CHUNK:
             self._read = record.chunk
             self._unsaid_bytes += record.size_bytes
             if (self._read - self._told) * 2 >= self._window.chunks or self._unsaid_bytes * 2 >= self._window.bytes:
@@ -273,6 +288,10 @@ class Stream:
             raise self._ended(
                 "agent.unavailable", f"is cut off before chunk {self.next}: its replica is gone; it may have run on"
             )
+
+    @property
+    def _left_s(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
 
     def _late(self) -> BusError:
         return self._ended("tool.timeout", "did not end in its time")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, trace
+from bus.cli import audit, bench, call, chaos, dead, inspect, operate, published, rules, schema, task, trace, workflow
 from bus.cli.empty import refuse_empty
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
@@ -32,8 +32,12 @@ app.command("run")(operate.run)
 app.command("send")(operate.send)
 app.command("call")(call.call)
 app.add_typer(call.registry_app, name="registry")
+app.add_typer(task.task_app, name="task")
+app.command("audit")(audit.audit)
+app.add_typer(rules.rules_app, name="rules")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
+app.add_typer(workflow.workflow_app, name="workflow")
 app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
 schema.schema_app.command("publish")(published.publish)

@@ -156,10 +156,7 @@ def _header(story: Story) -> Iterator[Text]:
         (word, style),
         f" {length}, {count}" + (f", {still_open} open" if still_open else ""),
     )
-    for wait in story.waits[:MAX_LISTED]:
-        yield Text.assemble("waits for ", _wait(wait, story.read_at))
-    if len(story.waits) > MAX_LISTED:
-        yield Text(f"and for {len(story.waits) - MAX_LISTED} more groups of messages, see below")
+    yield from waits_lines(story)
     dead = [step for step in story.steps if step.state in LOST and step.death is not None]
     for step in dead[:MAX_LISTED]:
         assert step.death is not None
@@ -184,6 +181,14 @@ def _spent(story: Story) -> Iterator[str]:
         if ms <= story.wall_ms * MIN_SHARE or story.wall_ms <= 0:
             return
         yield f"{type} {did} {duration(ms)} {where} {agent} ({min(1.0, ms / story.wall_ms):.0%})"
+
+
+def waits_lines(story: Story) -> Iterator[Text]:
+    """What a workflow waits for."""
+    for wait in story.waits[:MAX_LISTED]:
+        yield Text.assemble("waits for ", _wait(wait, story.read_at))
+    if len(story.waits) > MAX_LISTED:
+        yield Text(f"and for {len(story.waits) - MAX_LISTED} more groups of messages; bus trace lists them")
 
 
 def _wait(wait: Wait, now: datetime) -> str:
@@ -273,6 +278,8 @@ def _outcome(step: Step) -> str:
         return f"{word[step.state]} {step.death.id}{tries}: {_error(step.death.code, step.death.reason)}"
     if step.state is State.RETRYING:
         return f"failed {_count(step.tries, 'time')}, is tried again: {error}"
+    if step.state is State.SET_ASIDE:
+        return clean(one_line(f"set aside: {step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
     if step.state is State.GONE and step.envelope.type == "error":
         return "noted by its receiver"
     return {

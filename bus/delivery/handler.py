@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,6 +22,10 @@ from bus.envelope import versions
 from bus.telemetry.told import instead_of as instead_of
 from bus.telemetry.told import told as told
 from bus.telemetry.told import told_with_trace as told_with_trace
+
+# The type of the messages that ask for tasks (wire specification, section Tasks).
+TASK_REQUEST = "tool_call_request"
+UNCOUNTED = 1_000_000
 
 HandlerFunction = Callable[..., Any]
 CallNext = Callable[[Message], Awaitable[None]]
@@ -105,6 +109,16 @@ class Handler:
             begun: Awaitable[None] = self.function(*arguments)
             return begun
         return asyncio.to_thread(_in_thread, self.function, arguments)
+
+
+def task_handler(function: HandlerFunction, policy: RetryPolicy) -> Handler:
+    """The handler of an agent's tasks. `function` counts their attempts itself; the policy only says how fast."""
+    return Handler.of(TASK_REQUEST, function, retry=_uncounted(policy))
+
+
+def _uncounted(policy: RetryPolicy) -> RetryPolicy:
+    by_code = {code: _uncounted(one) for code, one in policy.by_code.items()}
+    return replace(policy, max_attempts=UNCOUNTED, max_age_s=None, by_code=by_code)
 
 
 def accepted(handlers: Mapping[str, Handler]) -> Accepts:

@@ -43,8 +43,8 @@ from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 from bus.workflow.completions import Completion
+from bus.workflow.handle import Workflows
 from bus.workflow.references import DATA_REF, restore
-from bus.workflow.state import WorkflowState
 
 log = logging.getLogger("bus.delivery")
 
@@ -95,6 +95,7 @@ class Pipeline:
         accounts: Accounts,
         max_visits: int | None,
         hand_over: HandOver,
+        workflows: Workflows,
     ) -> None:
         settings = connection.settings
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
@@ -108,9 +109,9 @@ class Pipeline:
         self._calls = calls
         self._accounts = accounts
         self._max_visits = max_visits
-        self._memory_limit = settings.memory_limit
         self._publisher = publisher
         self._hand_over = hand_over
+        self._workflows = workflows
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
         self._max_hops = settings.max_hops
@@ -270,10 +271,9 @@ class Pipeline:
             span=span,
             publisher=self._publisher,
             artifacts=self._artifacts,
-            state=self._state,
+            workflows=self._workflows,
             calls=self._calls,
             accounts=self._accounts,
-            memory_limit=self._memory_limit,
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
@@ -284,7 +284,9 @@ class Pipeline:
                 raise instead from problem
             raise
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-        completion = Completion(sender, message_id, envelope.workflow_id, attempt, started_at, exec_ms)
+        completion = Completion(
+            sender, message_id, envelope.workflow_id, attempt, started_at, exec_ms, message.set_aside
+        )
         kind, trace_id = (type, phase), envelope.trace_id
         self._commits.add(Handled(completion, delivery, key, kind, trace_id, span, ended, self._committed))
         return None
@@ -366,9 +368,6 @@ class Pipeline:
             span.event("settle_failed", {"error.type": problem.info.code})
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
             span.set({"bus.settlement": "failed"})
-
-    def _state(self, workflow_id: str | None, *, below: str = "") -> WorkflowState:
-        return WorkflowState(self._connection, workflow_id, below=below)
 
     async def hand_back(self, delivery: Delivery) -> None:
         """Gives a delivery that did not begin, or was cancelled, back to the broker; it runs elsewhere at once."""

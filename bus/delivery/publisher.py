@@ -64,6 +64,11 @@ class Publisher:
         self._inline_limit = connection.settings.inline_limit
         self._timeout_s = connection.settings.publish_timeout_s
 
+    @property
+    def connection(self) -> Connection:
+        """The connection that it sends over."""
+        return self._connection
+
     def publish(
         self,
         envelope: Envelope,

@@ -58,6 +58,13 @@ class Workers:
             task.cancel()
         return len(self._busy)
 
+    def cancel_some(self, matches: Callable[[Delivery], bool]) -> int:
+        """Cancels what runs of the deliveries that match; returns how many. Other workers go on with the rest."""
+        found = [task for task, delivery in self._busy.items() if matches(delivery)]
+        for task in found:
+            task.cancel()
+        return len(found)
+
     def close(self) -> None:
         """Ends the workers that wait; nothing may run any more."""
         self._stopping = True

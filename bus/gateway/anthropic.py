@@ -12,7 +12,7 @@ from typing import Any
 from bus.calls.card import Card
 from bus.calls.index import Offer
 from bus.gateway.strict_tools import StrictRules, strict_problems
-from bus.gateway.tool_call import ToolAnswer, ToolCall
+from bus.gateway.tool_call import ToolAnswer, ToolCall, as_objects
 from bus.gateway.tool_schema import fitted
 from bus.gateway.toolbox import Toolbox, ToolDefinitions, described
 
@@ -69,8 +69,8 @@ class Messages:
         hint = CUT_OFF if response.get("stop_reason") == "max_tokens" else ""
         return [
             ToolCall.read(block.get("id"), block.get("name"), block.get("input"), hint=hint)
-            for block in response["content"]
-            if isinstance(block, Mapping) and block.get("type") == "tool_use"
+            for block in as_objects(response["content"])
+            if block.get("type") == "tool_use"
         ]
 
     def messages(self, answers: list[ToolAnswer]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from bus.calls.card import Card
 from bus.calls.index import Offer
 from bus.gateway.strict_tools import StrictRules, strict_problems
-from bus.gateway.tool_call import ToolAnswer, ToolCall, as_object
+from bus.gateway.tool_call import ToolAnswer, ToolCall, as_object, as_objects
 from bus.gateway.tool_schema import fitted
 from bus.gateway.toolbox import Toolbox, ToolDefinitions, described
 
@@ -59,11 +59,11 @@ class Chat:
         message: Mapping[str, Any] = response
         hint = ""
         if "choices" in response:
-            choice = as_object(next(iter(response["choices"] or ()), None))
+            choice = next(iter(as_objects(response["choices"])), {})
             message = as_object(choice.get("message"))
             hint = CUT_OFF if choice.get("finish_reason") == "length" else ""
         found = []
-        for call in map(as_object, message.get("tool_calls") or ()):
+        for call in as_objects(message.get("tool_calls")):
             function, custom = as_object(call.get("function")), as_object(call.get("custom"))
             if call.get("type") == "custom":
                 found.append(ToolCall.read(call.get("id"), custom.get("name"), None, is_custom=True))
@@ -93,7 +93,7 @@ class Responses:
         """Items of the type `function_call` and `custom_tool_call`."""
         hint = CUT_OFF if response.get("status") == "incomplete" else ""
         found = []
-        for item in map(as_object, response["output"]):
+        for item in as_objects(response["output"]):
             call_id = item.get("call_id") or item.get("id")
             if item.get("type") == "function_call":
                 found.append(ToolCall.read(call_id, item.get("name"), item.get("arguments"), hint=hint))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus.gateway.model_json import strict_json
-from bus.gateway.tool_call import as_object
+from bus.gateway.tool_call import as_object, as_objects, as_text
 
 
 class StreamedResponse:
@@ -45,7 +45,7 @@ class StreamedResponse:
         if self._api == "chat":
             return self._chat.response()
         if self._api == "responses":
-            if self._completed is not None and self._completed.get("output"):
+            if self._completed is not None and as_objects(self._completed.get("output")):
                 return dict(self._completed)
             status = "incomplete" if self._completed is None else self._completed.get("status")
             return {"object": "response", "status": status, "output": list(self._items.values())}
@@ -57,12 +57,12 @@ class StreamedResponse:
     # -- the Responses API --
 
     def _add_item(self, kind: str, event: Mapping[str, Any]) -> None:
-        place = event.get("output_index", event.get("item_id"))
+        place = _place(event.get("output_index", event.get("item_id")))
         if kind in ("response.output_item.added", "response.output_item.done"):
             self._items[place] = dict(as_object(event.get("item")))
         elif kind == "response.function_call_arguments.delta" and place in self._items:
             item = self._items[place]
-            item["arguments"] = f"{item.get('arguments') or ''}{event.get('delta') or ''}"
+            item["arguments"] = as_text(item.get("arguments")) + as_text(event.get("delta"))
         elif kind == "response.function_call_arguments.done" and place in self._items:
             self._items[place]["arguments"] = event.get("arguments")
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
@@ -71,10 +71,11 @@ class StreamedResponse:
     # -- the Messages API --
 
     def _add_block(self, kind: str, event: Mapping[str, Any]) -> None:
+        place = _place(event.get("index"))
         if kind == "content_block_start":
-            self._blocks[event.get("index")] = _Block(dict(as_object(event.get("content_block"))))
-        elif kind == "content_block_delta" and event.get("index") in self._blocks:
-            self._blocks[event.get("index")].add(as_object(event.get("delta")))
+            self._blocks[place] = _Block(dict(as_object(event.get("content_block"))))
+        elif kind == "content_block_delta" and place in self._blocks:
+            self._blocks[place].add(as_object(event.get("delta")))
         elif kind == "message_delta":
             self._stop_reason = as_object(event.get("delta")).get("stop_reason") or self._stop_reason
 
@@ -88,11 +89,11 @@ class _Block:
 
     def add(self, delta: Mapping[str, Any]) -> None:
         if delta.get("type") == "input_json_delta":
-            self.parts.append(delta.get("partial_json") or "")
+            self.parts.append(as_text(delta.get("partial_json")))
             return
         for name in ("text", "thinking", "signature"):
             if isinstance(delta.get(name), str):
-                self.start[name] = f"{self.start.get(name) or ''}{delta[name]}"
+                self.start[name] = as_text(self.start.get(name)) + delta[name]
 
     def content(self) -> dict[str, Any]:
         written = "".join(self.parts)
@@ -114,8 +115,8 @@ class _Slot:
     def take(self, delta: Mapping[str, Any]) -> None:
         body = as_object(delta.get("custom" if self.kind == "custom" else "function"))
         # Not joined: there are providers that send the whole name with every delta.
-        self.name = self.name or body.get("name") or ""
-        self.parts.append(body.get("arguments") or body.get("input") or "")
+        self.name = self.name or as_text(body.get("name"))
+        self.parts.append(as_text(body.get("arguments")) or as_text(body.get("input")))
 
     def whole(self) -> dict[str, Any]:
         body = {"name": self.name, "input" if self.kind == "custom" else "arguments": "".join(self.parts)}
@@ -133,13 +134,13 @@ class _Chat:
         self._finish_reason: str | None = None
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        for choice in map(as_object, chunk["choices"] or ()):
+        for choice in as_objects(chunk["choices"]):
             if choice.get("index", 0) != 0:
                 continue
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = as_object(choice.get("delta"))
-            self._text.append(delta.get("content") or "")
-            for call in map(as_object, delta.get("tool_calls") or ()):
+            self._text.append(as_text(delta.get("content")))
+            for call in as_objects(delta.get("tool_calls")):
                 self._slot(call).take(call)
 
     def response(self) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class _Chat:
         return {"object": "chat.completion", "choices": [choice]}
 
     def _slot(self, delta: Mapping[str, Any]) -> _Slot:
-        id, index = delta.get("id") or None, delta.get("index")
+        id, index = as_text(delta.get("id")) or None, _place(delta.get("index"))
         name = as_object(delta.get("custom" if delta.get("type") == "custom" else "function")).get("name")
         before = self._by_index.get(index, self._slots[-1] if self._slots and index is None else None)
         if id is not None and id in self._by_id:
@@ -170,6 +171,11 @@ class _Chat:
     def _begins(self, before: _Slot, id: str | None) -> bool:
         """Whether a delta with a name is another call: by its id, else when the one before is whole."""
         return before.id != id if id is not None else _is_whole("".join(before.parts))
+
+
+def _place(value: object) -> int | str | None:
+    """What keys the parts of one thing: a number or a text."""
+    return value if isinstance(value, int | str) else None
 
 
 def _is_whole(written: str) -> bool:

@@ -37,7 +37,7 @@ class ToolCall:
             value = _arguments(arguments, hint) if not is_custom else None
         except BusError as refused:
             problem = refused.info
-        return cls(_text(id), _text(name), value, problem, is_custom)
+        return cls(as_text(id), as_text(name), value, problem, is_custom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,16 @@ def _wrong(problem: str) -> BusError:
     )
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
 def as_object(value: object) -> Mapping[str, Any]:
     """A member of a response that should be an object; an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
+
+
+def as_objects(value: object) -> list[Mapping[str, Any]]:
+    """A member of a response that should be a list of objects; what is none becomes an empty one."""
+    return [as_object(one) for one in value] if isinstance(value, list) else []
+
+
+def as_text(value: object) -> str:
+    """A member of a response that should be a text; an empty one for anything else."""
+    return value if isinstance(value, str) else ""

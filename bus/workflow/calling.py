@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol
 
 from bus.contracts.result import Result
@@ -30,12 +30,34 @@ class Streamed(Protocol):
         ...
 
 
+class Submitted(Protocol):
+    """A task that was submitted; `bus/calls/tasks/task.py` is it."""
+
+    id: str
+
+    async def status(self) -> Any:
+        """Its record now."""
+        ...
+
+    async def outcome(self, *, timeout_s: float | None = None) -> Result:
+        """Waits for its end and returns the result, also a failed one."""
+        ...
+
+    async def result(self, *, timeout_s: float | None = None) -> Result:
+        """As `outcome`, but raises the error of a failed one."""
+        ...
+
+    async def cancel(self) -> Any:
+        """Cancels it; returns its record, which is terminal."""
+        ...
+
+
 class Calling(Protocol):
     """What calls capabilities in the course of a message or call, which is the `cause`."""
 
-    async def call(
+    def call(
         self, capability: str, arguments: Any, *, cause: Envelope, parent: TraceContext | None, **options: Any
-    ) -> Result:
+    ) -> Awaitable[Result]:
         """Calls and returns the result; raises the error of a failed one."""
         ...
 
@@ -43,4 +65,10 @@ class Calling(Protocol):
         self, capability: str, arguments: Any, *, cause: Envelope, parent: TraceContext | None, **options: Any
     ) -> Streamed:
         """Calls, and gives the chunks of the result as they come."""
+        ...
+
+    async def submit(
+        self, capability: str, arguments: Any, *, cause: Envelope, parent: TraceContext | None, **options: Any
+    ) -> Submitted:
+        """Submits a task and returns it once it is stored."""
         ...

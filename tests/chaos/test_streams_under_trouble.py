@@ -15,6 +15,7 @@ import pytest
 
 from bus import Agent, Bus, Settings, ToolError
 from bus.testing import NatsServer
+from tests.link import Link
 
 ROOT = Path(__file__).parents[2]
 CALLEE = """
@@ -212,3 +213,36 @@ async def test_a_reader_that_is_killed_ends_the_generator_unless_another_one_com
         await anext(bus.resume(call_id, after=10_000).__aiter__())
     assert ended.value.info.code == "tool.cancelled"
     assert ended.value.info.details["chunks"] >= 400
+
+
+async def test_links_that_break_in_the_middle_of_a_message_lose_no_chunk(
+    settings: Settings, server: NatsServer
+) -> None:
+    """REG-7: the same reader after a reconnect; and the callee's link."""
+    async with Link(server.port) as theirs, Link(server.port) as ours:
+        at_theirs, at_ours = (settings.model_copy(update={"servers": link.url}) for link in (theirs, ours))
+        async with counter(asyncio.Event()).running(at_theirs), Bus.connect("tester", settings=at_ours) as bus:
+            stream = bus.stream("numbers.count", {"until": 1500})
+            read: list[int] = []
+            async for number in stream:
+                read.append(number)
+                if number % 250 == 0:
+                    (ours if number % 500 else theirs).cut(after_bytes=5000)
+            assert ours.cuts >= 2
+            assert theirs.cuts >= 2
+    assert read == list(range(1, 1501))
+
+
+async def test_a_paused_callee_is_waited_for(bus: Bus, processes: Processes) -> None:
+    """REG-7: who may come back is not cut off."""
+    callee = await processes.start("-m", "bus", "run", "callee:alice", "--log-level", "error")
+    while not await bus.capabilities.find("numbers."):
+        await asyncio.sleep(0.05)
+    read = []
+    async for number in bus.stream("numbers.count", {"until": 60, "pause_s": 0.01}):
+        read.append(number)
+        if number == 20:
+            callee.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(3)
+            callee.send_signal(signal.SIGCONT)
+    assert read == list(range(1, 61))

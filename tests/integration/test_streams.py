@@ -12,8 +12,7 @@ import orjson
 import pytest
 from pydantic import BaseModel, Field
 
-from bus import Agent, Bus, BusError, Call, Message, Settings, ToolError
-from bus.calls.records import Told
+from bus import Agent, Bus, BusError, Call, Envelope, Message, Settings
 
 Item = TypeVar("Item")
 
@@ -240,83 +239,6 @@ async def test_a_stop_of_the_callee_ends_the_stream_with_a_word(bus: Bus, settin
     assert writer.closed.is_set()
 
 
-async def test_events_are_numbered_and_carry_the_ids_of_the_call(bus: Bus, settings: Settings) -> None:
-    """EDGE-2: agent_start, tool_call_started, tool_call_result, status_update, agent_end; and `bus tail` sees them."""
-    agent = Agent("writer")
-
-    @agent.capability("inner.fail", description="Fails.")
-    async def inner(much: bool) -> int:
-        if much:
-            raise RuntimeError("no")
-        return 1
-
-    @agent.capability("outer.work", description="Works.")
-    async def outer(call: Call) -> AsyncIterator[int]:
-        await call.progress(0.5, "halfway")
-        await call.call("inner.fail", {"much": False})
-        yield 1
-        with contextlib.suppress(ToolError):
-            await call.call("inner.fail", {"much": True})
-        with pytest.raises(ValueError, match="above the one before"):
-            await call.progress(0.4)
-        await call.progress(1)
-
-    async with agent.running(settings):
-        heard: list[tuple[float, str]] = []
-        stream = bus.stream(
-            "outer.work", workflow_id="w1", on_progress=lambda fraction, message: heard.append((fraction, message))
-        )
-        records = await collected(stream.records())
-    assert [record.number for record in records] == list(range(1, len(records) + 1))
-    assert [record.told for record in records] == [
-        Told.START, Told.STATUS, Told.TOOL_STARTED, Told.TOOL_RESULT, Told.CHUNK, Told.TOOL_STARTED, Told.TOOL_RESULT,
-        Told.STATUS, Told.END,
-    ]  # fmt: skip
-    assert heard == [(0.5, "halfway"), (1, "")]
-    inner_calls = [record.payload["call"] for record in records if record.told is Told.TOOL_RESULT]
-    assert [(one["tool_name"], one["ok"]) for one in inner_calls] == [("inner.fail", True), ("inner.fail", False)]
-    assert inner_calls[1]["error_code"] == "tool.execution_failed"
-    seen = [one async for one in bus.watch(workflow_id="w1", since=BEGINNING, follow=False)]
-    assert [one.envelope.payload["number"] for one in seen if one.envelope] == [record.number for record in records]
-    assert {one.kind for one in seen} == {"stream"}
-    assert {one.published_as for one in seen} == {None}
-
-
-async def test_progress_of_an_ordinary_call_reaches_who_asked_and_never_extends_the_deadline(
-    bus: Bus, settings: Settings
-) -> None:
-    agent = Agent("writer")
-
-    @agent.capability("work.slowly", description="Works.", timeout_s=0.3)
-    async def slowly(call: Call, pause_s: float) -> str:
-        for tenth in range(1, 11):
-            await call.progress(tenth / 10, f"{tenth}0 %")
-            await asyncio.sleep(pause_s)
-        return "done"
-
-    heard: list[float] = []
-
-    async def hear(fraction: float, message: str) -> None:
-        heard.append(fraction)
-
-    def refuse(fraction: float, message: str) -> None:
-        raise KeyError(message)
-
-    async with agent.running(settings):
-        done = await bus.call("work.slowly", {"pause_s": 0.001}, on_progress=hear)
-        assert (done.data, heard) == ("done", [tenth / 10 for tenth in range(1, 11)])
-        assert (await bus.call("work.slowly", {"pause_s": 0.001})).data == "done"
-        heard.clear()
-        with pytest.raises(ToolError) as late:
-            await bus.call("work.slowly", {"pause_s": 0.1}, on_progress=hear)
-        assert late.value.info.code == "tool.timeout"
-        assert 1 <= len(heard) <= 5
-        with pytest.raises(KeyError, match="10 %"):
-            await bus.call("work.slowly", {"pause_s": 0.1}, on_progress=refuse)
-        # A plain capability streams as one chunk.
-        assert await collected(bus.stream("work.slowly", {"pause_s": 0.001}).__aiter__()) == ["done"]
-
-
 async def test_streams_go_onwards_from_capabilities_and_handlers(bus: Bus, settings: Settings) -> None:
     """The deadline shrinks, and what was read labels what is sent (SEC-4)."""
     middle, end = Agent("middle"), asyncio.Queue[list[int]]()
@@ -366,7 +288,7 @@ async def test_a_stream_written_by_hand_needs_no_library_and_takes_no_key(bus: B
         assert answer["payload"]["error"]["code"] == "protocol.malformed"
 
 
-async def test_junk_on_the_subject_of_a_stream_is_passed_over(
+async def test_junk_and_forgeries_on_the_subject_of_a_stream_are_passed_over(
     bus: Bus, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = Writer()
@@ -376,6 +298,10 @@ async def test_junk_on_the_subject_of_a_stream_is_passed_over(
         async for chunk in stream:
             read.append(chunk["number"])
             if chunk["number"] == 2:
+                end = {"tool_call_id": stream.call_id, "number": 9, "instance": "i", "chunks": 2, "ok": True}
+                for to in ("tester", "somebody"):
+                    forged = Envelope(sender="mallory", to=to, type="agent_end", payload=end).encode()
+                    await bus.connection.request(bus.connection.subjects.stream("mallory", stream.call_id), forged)
                 for forged in (b"junk", b"{}", b'{"type": "agent_end"}'):
                     subject = bus.connection.subjects.stream("mallory", stream.call_id)
                     await bus.connection.request(subject, forged)

@@ -21,6 +21,7 @@ NAMES = [
     "hops",
     "path",
     "budget",
+    "branch",
     "labels",
     "on_behalf_of",
     "signature",

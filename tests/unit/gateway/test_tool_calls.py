@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from anthropic.types import Message as AnthropicMessage
 from anthropic.types import MessageParam
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionToolMessageParam
 from openai.types.responses import Response, ResponseFunctionToolCall
 from openai.types.responses.response_input_param import FunctionCallOutput
@@ -16,6 +18,7 @@ from pydantic import TypeAdapter
 from bus import Result
 from bus.errors import error
 from bus.gateway.answers import answer_text
+from bus.gateway.streamed import StreamedResponse
 from bus.gateway.tool_use import MAX_CALLS, ToolTurn, ToolUse, read_tool_calls
 from tests.unit.gateway.tools import SUM, card
 
@@ -205,6 +208,52 @@ def test_anything_else_is_refused(response: Any) -> None:
 def test_malformed_responses_do_not_crash(response: dict[str, Any]) -> None:
     """SEC-7."""
     read_tool_calls(response, CARDS).answer({})
+
+
+parts = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9)
+    | st.sampled_from(["function", "custom", "tool_use", "function_call", "assistant", "calculator-add", "{}", "{"]),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(
+        st.sampled_from(["id", "type", "function", "name", "arguments", "input", "custom", "call_id", "tool_calls",
+                         "content", "message", "index", "delta"]), below, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["choices", "output", "content", "tool_calls", "role"]), parts, min_size=1))
+def test_no_response_crashes_the_reader(response: dict[str, Any]) -> None:
+    """SEC-7: whatever a provider sends, it is read, or refused as no response."""
+    try:
+        turn = read_tool_calls(response, CARDS)
+    except ValueError as refused:
+        if "neither" not in str(refused):
+            raise
+        return
+    json.dumps(turn.answer({}))
+
+
+EVENTS = ["response.output_item.added", "response.function_call_arguments.delta", "response.completed",
+          "response.output_item.done", "content_block_start", "content_block_delta", "message_delta"]  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(EVENTS)},
+            optional=dict.fromkeys(
+                ["choices", "index", "delta", "content_block", "item", "output_index", "item_id", "response"], parts
+            ),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_no_stream_crashes_the_reader(events: list[dict[str, Any]]) -> None:
+    """SEC-7."""
+    streamed = StreamedResponse()
+    for event in events:
+        streamed.add(event)
+    json.dumps(read_tool_calls(streamed.response, CARDS).answer({}))
 
 
 def test_repairs_are_bounded_over_a_conversation() -> None:
