@@ -284,9 +284,10 @@ class Pipeline:
                 raise instead from problem
             raise
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
-        aside, kind = message.set_aside, (type, phase)
-        completion = Completion(sender, message_id, envelope.workflow_id, attempt, started_at, exec_ms, aside)
-        trace_id = envelope.trace_id
+        completion = Completion(
+            sender, message_id, envelope.workflow_id, attempt, started_at, exec_ms, message.set_aside
+        )
+        kind, trace_id = (type, phase), envelope.trace_id
         self._commits.add(Handled(completion, delivery, key, kind, trace_id, span, ended, self._committed))
         return None
 

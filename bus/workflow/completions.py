@@ -43,20 +43,20 @@ class FailedAttempt(NamedTuple):
 
 def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) -> bytes:
     """Several completions, and attempts that failed, as the body of one message."""
-    body: dict[str, Any] = {
-        "completed": [
-            {
-                "from": sender,
-                "message_id": message_id,
-                "workflow_id": workflow_id,
-                "attempt": attempt,
-                "started_at": started_at,
-                "exec_ms": exec_ms,
-                **({"set_aside": set_aside} if set_aside is not None else {}),
-            }
-            for sender, message_id, workflow_id, attempt, started_at, exec_ms, set_aside in group
-        ]
-    }
+    completed: list[dict[str, Any]] = []
+    for sender, message_id, workflow_id, attempt, started_at, exec_ms, set_aside in group:
+        record = {
+            "from": sender,
+            "message_id": message_id,
+            "workflow_id": workflow_id,
+            "attempt": attempt,
+            "started_at": started_at,
+            "exec_ms": exec_ms,
+        }
+        if set_aside is not None:
+            record["set_aside"] = set_aside
+        completed.append(record)
+    body: dict[str, Any] = {"completed": completed}
     if failed:
         # Beside the completions, where a reader that only knows those does not look.
         body["failed"] = [
