@@ -37,6 +37,7 @@ from bus.registry.peers import Peers
 from bus.registry.presence import Presence
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
+from bus.workflow.calling import Calling
 
 log = logging.getLogger("bus.agent")
 
@@ -221,14 +222,16 @@ class Agent:
         return {type: replace(handler, chain=chains.get(type)) for type, handler in self._handlers.items()}
 
     @contextlib.asynccontextmanager
-    async def running(self, settings: Settings | None = None, **overrides: Any) -> AsyncIterator[Replica]:
+    async def running(
+        self, settings: Settings | None = None, *, stand_in: Calling | None = None, **overrides: Any
+    ) -> AsyncIterator[Replica]:
         """Runs one replica for as long as the body runs, then drains it.
 
         Settings come from the environment and `overrides`. On exit it deregisters and stops pulling, finishes what is
         in hand within `grace_s`, hands the rest back, and closes the connection; the replica that it yields can
         hurry that. Raises BrokerError when it cannot start. When something that runs in its background fails, which is
         a bug, the body is cancelled and BusError `internal.error` is raised: the process should be started again.
-        ValueError for upcasters that lead nowhere.
+        ValueError for upcasters that lead nowhere. `stand_in` answers what the handlers call, instead of other agents.
         """
         settings = Settings.chosen(settings, overrides)
         handlers, contracts = self.compiled(), (self._own_contracts, *self.contracts)
@@ -269,7 +272,7 @@ class Agent:
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,
-            calls=service.caller,
+            calls=stand_in or service.caller,
             accounts=service.caller.accounts,
             max_visits=self.max_visits,
             hand_over=HandOver(connection, self.name, presence.replica, peers),

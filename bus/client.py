@@ -38,6 +38,7 @@ from bus.telemetry.spans import Telemetry
 from bus.trust.budget import Account, Budget, share
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.recorded import find_workflows, read_records
+from bus.workflow.recording import RECORDED
 from bus.workflow.sightings import Sighting, sightings
 from bus.workflow.state import WorkflowState
 from bus.workflow.story import Story, tell
@@ -241,14 +242,18 @@ class Bus:
         workflow_id: str | None = None,
         after: str | None = None,
         budget: Budget | None = None,
+        record: bool = False,
     ) -> Workflow:
         """Begins a workflow: everything sent through it and caused by that shares its id and trace.
 
         With a `workflow_id` it goes on with that one in a new trace, for example when a person has answered after
         hours; `after` is the `Message.traceparent` of what asked, and links the two traces to each other. `budget` is
-        what all of it together may use up; the bus counts it over all replicas, and stops what goes beyond.
+        what all of it together may use up; the bus counts it over all replicas, and stops what goes beyond. `record`
+        keeps what its calls are answered, for `bus workflow replay`.
         """
-        return Workflow(self, name, session_id=session_id, workflow_id=workflow_id, after=after, budget=budget)
+        return Workflow(
+            self, name, session_id=session_id, workflow_id=workflow_id, after=after, budget=budget, record=record
+        )
 
     def watch(
         self,
@@ -304,12 +309,14 @@ class Workflow:
         workflow_id: str | None = None,
         after: str | None = None,
         budget: Budget | None = None,
+        record: bool = False,
     ) -> None:
         self.id = new_message_id() if workflow_id is None else workflow_id
         self.trace_id = new_trace_id()
         self.name = name
         self.session_id = session_id
         self.budget = budget
+        self._is_recorded = record
         self._budget_on_wire = {} if budget is None else {**budget.to_wire(), "account": ACCOUNT}
         self.started_at = datetime.now(UTC)
         self._bus = bus
@@ -373,6 +380,8 @@ class Workflow:
         if self.budget is not None:
             given = (extensions or {}).get("budget", {})
             extensions = {**(extensions or {}), "budget": share(self._budget_on_wire, given)}
+        if self._is_recorded:
+            extensions = {**(extensions or {}), RECORDED: True}
         return Envelope(
             sender=self._bus.name,
             to=draft.to,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bus.broker.connection import Connection
+from bus.broker.store import store
 from bus.broker.wire import header_block, publish_command
 from bus.calls.asked import REQUEST_TYPE, RESULT_TYPE, Asked
 from bus.calls.attributes import call_attributes
@@ -22,20 +24,24 @@ from bus.calls.letters import letter, moment
 from bus.calls.selection import suitable
 from bus.calls.watch import Watch
 from bus.contracts.result import Result
-from bus.envelope import Envelope, codec, instant, new_message_id, new_trace_id, versions
+from bus.envelope import Envelope, codec, dedupe_header, instant, new_message_id, new_trace_id, versions
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.trust import budget
 from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.recording import RECORDED, call_recorded
 from bus.workflow.references import DATA_REF, refer, restore
+
+log = logging.getLogger("bus.calls")
 
 IN_FLIGHT = 64
 MAX_ATTEMPTS = 20
 BACKOFF_S = 0.05
 # After a broker's restart its clients come back within this time, in any order.
 RETURN_S = 3.0
+RECORD_S = 5.0
 
 
 class Caller:
@@ -113,6 +119,8 @@ class Caller:
             result = await self._persist(draft, asked, offers, deadline, trace_id, span, cause)
             if result.error is not None:
                 span.fail(result.error.code, result.error.message)
+            if cause is not None and cause.extensions.get(RECORDED):
+                await self._record(cause, asked, result)
             return result
         finally:
             span.end()
@@ -232,6 +240,16 @@ class Caller:
                 return result
             if pause_s:
                 await asyncio.sleep(pause_s)
+
+    async def _record(self, cause: Envelope, asked: Asked, result: Result) -> None:
+        """Keeps what a call was answered, for a replay; a broker that cannot store it fails no call."""
+        said = call_recorded(cause, self._name, asked.tool_name, asked.arguments, result.to_payload())
+        subject = self._connection.subjects.event(self._name, cause.workflow_id, said.type)
+        headers = {"Nats-Msg-Id": dedupe_header(said.sender, said.message_id)}
+        try:
+            await store(self._connection, subject, said.encode(), headers, timeout_s=RECORD_S)
+        except BusError as problem:
+            log.warning("a call of %s is not recorded for replays: %s", asked.tool_name, problem.info.message)
 
     async def _attempt(
         self,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, published, schema, trace
+from bus.cli import bench, call, chaos, dead, inspect, operate, published, replay, schema, trace
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
@@ -37,6 +37,9 @@ app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
 schema.schema_app.command("publish")(published.publish)
 schema.schema_app.command("impact")(published.impact_command)
+workflow_app = typer.Typer(help="Look at workflows, and replay them.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(workflow_app, name="workflow")
+workflow_app.command("replay")(replay.replay_workflow)
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
 app.command("bench")(bench.bench)

@@ -21,6 +21,7 @@ PATH_KEPT = 128
 MAX_WITHIN = 16
 # What a sender cannot choose, because the bus counts it.
 _STAMPED = ("hops", "path")
+_PASSED_ON = ("labels", "recorded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def own_account(sender: str, message_id: str) -> str:
 
 
 def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None) -> Extensions:
-    """The extensions of a message sent while handling `parent`: one hop more, the path, budget, labels, and `given`.
+    """The extensions of a message sent while handling `parent`: what is inherited, one hop more, and `given`.
 
     Of what is `given`, `hops` and `path` are passed over, because the bus counts them; a `budget` becomes a share of
     the inherited one, and `labels` come to those that are there. Raises `protocol.malformed` for shares of shares
@@ -138,8 +139,9 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
     }
     if "budget" in above:
         inherited["budget"] = _passed_on(parent)
-    if "labels" in above:
-        inherited["labels"] = above["labels"]
+    for name in _PASSED_ON:
+        if name in above:
+            inherited[name] = above[name]
     if given:
         own = {name: value for name, value in given.items() if name not in _STAMPED}
         if "budget" in own and "budget" in inherited:
