@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from agents.library import ABANDONED, ORDER
 from agents.planner import planner
@@ -133,7 +133,7 @@ async def _follow(bus: Bus, workflow: Workflow, order: Order, see: Callable[[Env
     """Watches from the beginning until the brief is ready; waits `timeout_s` for each next message."""
     who = "planner"
     since = workflow.started_at - CLOCK_MARGIN
-    passing = cast(AsyncGenerator[Sighting], bus.watch(workflow_id=workflow.id, since=since))
+    passing = bus.watch(workflow_id=workflow.id, since=since)
     async with contextlib.aclosing(passing):
         while True:
             sighting = await _next(bus, workflow, passing, order.timeout_s)

@@ -23,6 +23,8 @@ async def call_both() -> None:
         )
         for name, result in results.items():
             print(f"{name}: {result.unwrap()} after {result.meta['elapsed_ms']} ms of work")
+        spelt = bus.stream("echo.spell", {"text": "bus", "pause_s": 0})
+        print("spelt:", [character async for character in spelt])
         try:
             await bus.call("echo.repeat", {"txt": "hi"})
         except Rejected as refused:

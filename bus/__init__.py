@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from bus.calls.call import Call
     from bus.calls.card import Card
     from bus.calls.draft import CallDraft
-    from bus.client import Bus, Workflow
+    from bus.client import Bus
     from bus.config import Settings, SettingsError
     from bus.contracts.result import Result
     from bus.contracts.upcast import Contracts
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bus.delivery.message import Message
     from bus.delivery.outcome import Outcome
     from bus.delivery.settlement import RetryPolicy
+    from bus.delivery.workflow import Workflow
     from bus.envelope import Envelope
     from bus.errors import (
         BrokerError,
@@ -93,7 +94,7 @@ _HOMES = {
     "Sighting": "bus.workflow.sightings",
     "Story": "bus.workflow.story",
     "ToolError": "bus.errors",
-    "Workflow": "bus.client",
+    "Workflow": "bus.delivery.workflow",
 }
 
 

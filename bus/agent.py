@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 
 from bus.broker.connection import Connection
 from bus.broker.streams import provision
+from bus.broker.subjects import TASK
 from bus.calls.capability import Capability
+from bus.calls.card import CALL_MODE, TASK_MODE
 from bus.calls.execution import Check
+from bus.calls.guard import Guard
 from bus.calls.service import Service
 from bus.config import Settings
 from bus.contracts.upcast import Cast, Contracts, compiled
 from bus.delivery.commits import Commits
 from bus.delivery.consumer import Consumer
+from bus.delivery.controlled import controlled
 from bus.delivery.dedupe import Dedupe
-from bus.delivery.handler import Handler, HandlerMiddleware, accepted
+from bus.delivery.handler import TASK_REQUEST, Handler, HandlerMiddleware, accepted, task_handler
 from bus.delivery.handover import HandOver
 from bus.delivery.limits import Limits
 from bus.delivery.middleware import PublishMiddleware
@@ -37,9 +41,14 @@ from bus.registry.peers import Peers
 from bus.registry.presence import Presence
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
+from bus.trust.rule_book import RuleBook
 from bus.workflow.calling import Calling
+from bus.workflow.control import ControlWatch
+from bus.workflow.handle import Workflows
 
 log = logging.getLogger("bus.agent")
+
+SHORT_S, LONG_S = 10.0, 3600.0
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,24 +56,25 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Replica:
     """One running replica of an agent, as `Agent.running` yields it."""
 
-    __slots__ = ("_consumer", "_service", "metrics")
+    __slots__ = ("_consumers", "_service", "metrics")
 
-    def __init__(self, consumer: Consumer, service: Service, metrics: ServiceMetrics) -> None:
-        self._consumer = consumer
+    def __init__(self, consumers: Sequence[Consumer], service: Service, metrics: ServiceMetrics) -> None:
+        self._consumers = consumers
         self._service = service
         self.metrics = metrics
 
     @property
     def in_flight(self) -> int:
-        """How many messages and calls it has in hand now."""
-        return self._consumer.in_flight + self._service.in_flight
+        """How many messages, tasks and calls it has in hand now."""
+        return sum(consumer.in_flight for consumer in self._consumers) + self._service.in_flight
 
     def hurry(self) -> None:
         """Ends the grace of its drain, now or when the drain begins: what still runs is handed back at once.
 
         A plain `def` handler cannot be interrupted; its message is handed back while its thread goes on.
         """
-        self._consumer.hurry()
+        for consumer in self._consumers:
+            consumer.hurry()
         self._service.hurry()
 
 
@@ -73,8 +83,9 @@ class Agent:
 
     `concurrency` is how many messages one replica handles at once, `retry` the policy for failing ones (default: 5
     attempts, or the setting `max_attempts`). `middleware` wraps every handler, `publish_middleware` every send;
-    `bus/delivery/middleware.py` shows how. `call_concurrency` is how many calls one replica runs at once beside them;
-    `call_checks` are awaited before the arguments of a call are looked at, and raise the BusError that refuses it.
+    `bus/delivery/middleware.py` shows how. `call_concurrency` is how many calls one replica runs at once beside them,
+    `task_concurrency` how many tasks beside both; `call_checks` are awaited before the arguments of a call are looked
+    at, and raise the BusError that refuses it.
     `contracts` are upcasters and downcasters that it shares with others. A chain of messages may pass it at most
     `max_visits` times.
     """
@@ -88,13 +99,17 @@ class Agent:
         middleware: Sequence[HandlerMiddleware] = (),
         publish_middleware: Sequence[PublishMiddleware] = (),
         call_concurrency: int = 64,
+        task_concurrency: int = 16,
         call_checks: Sequence[Check] = (),
         contracts: Sequence[Contracts] = (),
         max_visits: int | None = None,
     ) -> None:
         if not is_agent_name(name):
             raise ValueError(f"{name!r} is not an agent name: 1 to 64 letters, digits, _ and -")
-        for option, value in (("concurrency", concurrency), ("call_concurrency", call_concurrency)):
+        for option, value in (
+            ("concurrency", concurrency), ("call_concurrency", call_concurrency),
+            ("task_concurrency", task_concurrency),
+        ):  # fmt: skip
             if value < 1:
                 raise ValueError(f"{option} is {value}, it must be at least 1")
         self.name = name
@@ -108,6 +123,7 @@ class Agent:
         self._handlers: dict[str, Handler] = {}
         self._broadcasts: set[str] = set()
         self.call_concurrency = call_concurrency
+        self.task_concurrency = task_concurrency
         self.call_checks = tuple(call_checks)
         self._capabilities: dict[str, Capability] = {}
 
@@ -165,7 +181,8 @@ class Agent:
         *,
         description: str | None = None,
         example: Any = None,
-        timeout_s: float = 10.0,
+        timeout_s: float | None = None,
+        long: bool = False,
         idempotent: bool = False,
         sensitive: bool = False,
         version: str = "1.0.0",
@@ -175,6 +192,9 @@ class Agent:
         output_schema: Mapping[str, Any] | None = None,
     ) -> Callable[[Function], Function]:
         """Registers the decorated function as a capability that others may call (REG-1).
+
+        `timeout_s` bounds one run, by default 10 s. `long`: it takes more time than a caller waits; one run has an hour
+        by default, and a call is answered pending, with the id of a task (REG-8).
 
         It takes one model (pydantic, dataclass, TypedDict) or plain named parameters, and a parameter annotated
         `Call` if it wants; a plain `def` runs in a worker thread. The annotations give the schemas, unless they are
@@ -191,7 +211,8 @@ class Agent:
             fields = {
                 "description": description,
                 "example": example,
-                "timeout_s": timeout_s,
+                "timeout_s": (LONG_S if long else SHORT_S) if timeout_s is None else timeout_s,
+                "mode": TASK_MODE if long else CALL_MODE,
                 "idempotent": idempotent,
                 "sensitive": sensitive,
                 "version": version,
@@ -203,6 +224,13 @@ class Agent:
             return function
 
         return register
+
+    def withdraw(self, name: str) -> None:
+        """Takes a capability back. One that is not there is left alone.
+
+        While the agent runs, calls of it hear `tool.unknown_capability`; the registry names it until the next start.
+        """
+        self._capabilities.pop(name, None)
 
     def upcast(self, type: str, major: int) -> Callable[[Cast], Cast]:
         """Registers the decorated function: payloads of `major` become those of `major + 1`; see `Contracts.upcast`."""
@@ -235,16 +263,19 @@ class Agent:
         """
         settings = Settings.chosen(settings, overrides)
         handlers, contracts = self.compiled(), (self._own_contracts, *self.contracts)
+        if self._capabilities and TASK_REQUEST in handlers:
+            raise ValueError(f"{self.name} has capabilities, whose tasks come as {TASK_REQUEST!r}; it needs no handler")
+        RuleBook.opened(settings)  # What is wrong with it is told before anything has started.
         telemetry = Telemetry(self.name, namespace=settings.namespace)
         try:
             connection = await Connection.open(settings, name=self.name)
         except BaseException:
             await telemetry.close()
             raise
+        guard = Guard(connection, self.name, instance=telemetry.instance_id)
         peers = Peers(connection)
         negotiation = Negotiation(peers, contracts)
-        models = {type: handler.model for type, handler in handlers.items()}
-        presence = Presence(connection, self.name, accepted(handlers), models)
+        policy = self.retry or RetryPolicy(max_attempts=settings.max_attempts)
         publisher = Publisher(connection, telemetry, middleware=self.publish_middleware, negotiation=negotiation)
         service = Service(
             connection,
@@ -255,12 +286,19 @@ class Agent:
             concurrency=self.call_concurrency,
             publish=publisher.publish,
             handles=[str(handler.version or type) for type, handler in sorted(handlers.items())],
+            attempts=lambda code: policy.for_code(code).max_attempts,
+            guard=guard,
         )
+        if self._capabilities:
+            handlers[TASK_REQUEST] = task_handler(service.tasks.handle, policy)
+        models = {type: handler.model for type, handler in handlers.items()}
+        presence = Presence(connection, self.name, accepted(handlers), models)
         dedupe = Dedupe(connection, self.name)
         commits = Commits(connection, self.name, on_stored=dedupe.stored)
-        phases = {type: handler.phase for type, handler in self._handlers.items()}
+        phases = {type: handler.phase for type, handler in handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
         deliveries = telemetry.metrics.deliveries(phases)
+        controls = ControlWatch(connection, decided=lambda *decision: consumer.decided(*decision))
         pipeline = Pipeline(
             connection,
             tracing,
@@ -268,7 +306,7 @@ class Agent:
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
-            middleware=self.middleware,
+            middleware=(controlled(controls), *self.middleware),
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,
@@ -276,6 +314,7 @@ class Agent:
             accounts=service.caller.accounts,
             max_visits=self.max_visits,
             hand_over=HandOver(connection, self.name, presence.replica, peers),
+            workflows=Workflows(connection, self.name, controls),
         )
         repair = Repair(
             connection,
@@ -288,10 +327,15 @@ class Agent:
         consumer = Consumer(
             connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
         )
+        consumers = [consumer]
+        if self._capabilities:
+            consumers.append(
+                Consumer(connection, pipeline, agent=self.name, concurrency=self.task_concurrency, only=TASK)
+            )
         queue = QueueWatch(
             connection,
             self.name,
-            lanes=lambda: consumer.lanes,
+            lanes=lambda: [lane for one in consumers for lane in one.lanes],
             in_flight=lambda: consumer.in_flight,
             concurrency=self.concurrency,
         )
@@ -300,12 +344,16 @@ class Agent:
         try:
             for difference in await provision(connection):
                 log.warning("%s", difference)
+            # Before anything is pulled: what was decided while nobody ran counts too.
+            await controls.start()
             await dedupe.start()
             await repair.start()
             # Before it pulls: what others hand over must find somebody, and what it refuses must not be its alone.
             await presence.start()
-            await consumer.start()
+            for one in consumers:
+                await one.start()
             queue.start()
+            await guard.start(is_agent=True)
             await service.start()
             does = ", ".join([*self.handles, *self.capabilities])
             log.info("%s runs on %s and handles %s", self.name, connection.url, does or "nothing")
@@ -314,21 +362,26 @@ class Agent:
                     Supervision(connection, self.name) as supervision,
                     span_status_told(connection, telemetry),
                 ):
-                    yield Replica(consumer, service, telemetry.metrics)
+                    yield Replica(consumers, service, telemetry.metrics)
             finally:
                 await presence.stop()
                 if supervision.has_failed:
-                    consumer.hurry()
-                # Both share one grace.
-                handed_back, _ = await asyncio.gather(consumer.drain(settings.grace_s), service.drain(settings.grace_s))
-                if handed_back:
-                    log.warning("%s handed back %d messages that were still running", self.name, handed_back)
+                    for one in consumers:
+                        one.hurry()
+                # All share one grace.
+                handed_back, _ = await asyncio.gather(
+                    asyncio.gather(*(one.drain(settings.grace_s) for one in consumers)), service.drain(settings.grace_s)
+                )
+                if any(handed_back):
+                    log.warning("%s handed back %d messages that were still running", self.name, sum(handed_back))
         finally:
             await service.close()
+            await guard.close()
             await presence.stop()
             await peers.stop()
             await queue.stop()
             await repair.stop()
+            await controls.stop()
             await commits.stop()
             await dedupe.stop()
             await telemetry.close()

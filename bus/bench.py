@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import statistics
 import tempfile
 import time
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 
 from bus.agent import Agent
 from bus.broker.connection import Connection
 from bus.broker.store import store
+from bus.broker.wire import publish_command
 from bus.client import Bus
 from bus.config import Settings
 from bus.envelope import Envelope
@@ -45,6 +48,10 @@ class _Work(BaseModel):
     body: str
 
 
+class _Number(BaseModel):
+    number: int
+
+
 async def measure(*, messages: int, body_bytes: int, nats_server: str = "") -> list[Measurement]:
     """Sends `messages` of `body_bytes` each way, one way after the other; both sides in this process.
 
@@ -65,6 +72,8 @@ async def measure(*, messages: int, body_bytes: int, nats_server: str = "") -> l
                 await _bare(bus.connection, messages, body_bytes),
                 *await _durable(bus, settings, messages, body_bytes),
                 await _latency(bus, settings, body_bytes),
+                await _bare_requests(bus.connection, messages, body_bytes),
+                await _calls(bus, settings, messages, body_bytes),
             ]
 
 
@@ -130,6 +139,41 @@ async def _latency(bus: Bus, settings: Settings, body_bytes: int) -> Measurement
     )
 
 
+async def _bare_requests(connection: Connection, messages: int, body_bytes: int) -> Measurement:
+    """The broker alone: a request with bytes of the same size, answered with as few as a call's data."""
+    subject = connection.subjects.call("nobody", "bench", "bench.bare")
+    answer = orjson.dumps({"number": 0})
+    answering = await connection.subscribe(subject, lambda asked: _reply(connection, asked.reply, answer))
+    data = orjson.dumps(_payload(0, body_bytes))
+
+    async def one(_: int) -> None:
+        await connection.request(subject, data, timeout_s=30)
+
+    try:
+        return await _timed_each("requests, bare", messages, one)
+    finally:
+        await answering.drain()
+
+
+def _reply(connection: Connection, inbox: str, answer: bytes) -> None:
+    connection.post(publish_command(inbox, "", b"", answer))
+
+
+async def _calls(bus: Bus, settings: Settings, messages: int, body_bytes: int) -> Measurement:
+    """Calls of one capability: both gates, envelopes, deadline, registry."""
+    agent = Agent("clerk", call_concurrency=IN_FLIGHT)
+
+    @agent.capability("bench.number", description="Gives the number back.", idempotent=True)
+    async def number(payload: _Work) -> _Number:
+        return _Number(number=payload.number)
+
+    async def one(number: int) -> None:
+        await bus.call("bench.number", _payload(number, body_bytes), timeout_s=30)
+
+    async with agent.running(settings):
+        return await _timed_each("calls answered", messages, one)
+
+
 class _Clock:
     """Wall clock and this process's CPU between two moments."""
 
@@ -149,6 +193,21 @@ async def _timed(name: str, messages: int, one: Callable[[int], Awaitable[None]]
     await _in_flight(range(messages), one)
     clock.stop()
     return clock.reading(name, messages)
+
+
+async def _timed_each(name: str, messages: int, one: Callable[[int], Awaitable[None]]) -> Measurement:
+    """As `_timed`, after a warm-up, with the time of each."""
+    times_ms: list[float] = []
+
+    async def each(number: int) -> None:
+        began = time.perf_counter()
+        await one(number)
+        times_ms.append((time.perf_counter() - began) * 1000)
+
+    await _in_flight(range(WARM_UP), one)
+    found = await _timed(name, messages, each)
+    kept = sorted(times_ms)
+    return dataclasses.replace(found, p50_ms=kept[len(kept) // 2], p99_ms=kept[len(kept) * 99 // 100])
 
 
 async def _in_flight(numbers: Iterable[int], one: Callable[[int], Awaitable[None]]) -> None:

@@ -66,9 +66,24 @@ class Settings(BaseSettings):
     log_redact: str = Field("", description="further names of fields whose values no log line shows, comma separated")
     history_max_age_s: Annotated[float, Field(ge=60)] = 7 * 86400.0
     call_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
+    task_timeout_s: Annotated[float, Field(gt=0, le=7 * 86400, description="what a task has, the wait included")] = (
+        86400.0
+    )
     max_call_queue: Annotated[int, Field(ge=1, le=1_000_000, description="calls that wait in one replica")] = 256
     micro: bool = Field(True, description="answer the discovery of the NATS tools: nats micro ls, info, stats, ping")
+    stream_max_bytes: Annotated[int, Field(ge=1 << 20, description="streamed results that are kept, in all")] = (
+        256 << 20
+    )
+    reader_timeout_s: Annotated[float, Field(ge=2, le=3600, description="a streamed call ends without its reader")] = (
+        30.0
+    )
     idempotency_window_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 86400.0
+
+    rules_file: str = Field("", description="path of the rules: who may call what; empty: everybody everything")
+    audit: bool = Field(True, description="whether every call leaves a record")
+    audit_payloads: bool = Field(False, description="whether the record has arguments and result, without secrets")
+    audit_max_age_s: Annotated[float, Field(ge=60, description="how long records of calls are kept")] = 30 * 86400.0
+    audit_max_bytes: Annotated[int, Field(ge=0, description="beyond it the oldest records go; 0: no limit")] = 0
 
     @field_validator("lease_ttl_s")
     @classmethod

@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
@@ -18,6 +19,9 @@ from bus.delivery.span_status import span_statuses
 from bus.registry.readers import live_replicas
 from bus.telemetry import sampling
 from bus.telemetry.posting import endpoint
+from bus.telemetry.selection import misfits
+from bus.trust.rules_file import RulesError, read_rules
+from bus.trust.rules_status import rules_statuses
 
 OLDEST_SERVER = (2, 11)
 FULL_SHARE = 0.8
@@ -42,16 +46,19 @@ class Finding:
     mend: str = ""
 
 
-async def examine(connection: Connection) -> list[Finding]:
-    """Looks at the server, the streams, the agents' queues and versions, the dead letters and the telemetry settings.
+async def examine(connection: Connection, *, rules_file: str = "") -> list[Finding]:
+    """Looks at the server, the streams, the agents' queues and versions, the rules, the dead letters and the telemetry.
 
-    Raises BrokerError `broker.unavailable` when the broker stops answering meanwhile.
+    `rules_file` is what is set for new processes; what runs is asked for its own. Raises BrokerError
+    `broker.unavailable` when the broker stops answering meanwhile.
     """
     return [
         _server(connection),
         *await _streams(connection),
         *await _agents(connection),
         *await _versions(connection),
+        *_rules_file(rules_file),
+        *await _rules(connection),
         *await _dead_letters(connection),
         *_telemetry(),
         *await _spans(connection),
@@ -150,6 +157,44 @@ def _told(accepts: Accepts) -> str:
     return f"{', '.join(majors) or 'nothing'} (envelope {', '.join(sorted(accepts.envelopes))})"
 
 
+def _rules_file(path: str) -> list[Finding]:
+    if not path:
+        return []
+    try:
+        rules = read_rules(Path(path).expanduser().read_bytes())
+    except (OSError, RulesError) as problem:
+        return [Finding(Grade.BAD, "rules", f"{path}: {problem}; nothing starts with it", f"bus rules check {path}")]
+    return [Finding(Grade.GOOD, "rules", f"{path}: {len(rules.rules)} rules")]
+
+
+async def _rules(connection: Connection) -> list[Finding]:
+    """What is in force in those who run: edits that they refused, and rules that differ."""
+    told = await rules_statuses(connection)
+    findings = [
+        Finding(
+            Grade.BAD,
+            "rules",
+            f"{one.service} {one.instance[:8]} keeps its old rules: {one.problem}",
+            "mend the file; it is read again by itself",
+        )
+        for one in told
+        if one.problem
+    ]
+    kinds: dict[str, set[str]] = {}
+    for one in told:
+        kinds.setdefault(one.digest, set()).add(one.service)
+    if len(kinds) > 1:
+        shown = "; ".join(
+            f"{digest[:8] or 'no rules'}: {', '.join(sorted(services))}" for digest, services in sorted(kinds.items())
+        )
+        findings.append(
+            Finding(Grade.NOTICE, "rules", f"not everybody has the same ({shown})", "give all of them one file")
+        )
+    elif told and (digest := told[0].digest):
+        findings.append(Finding(Grade.GOOD, "rules", f"{digest[:8]} in force in {len(told)} processes"))
+    return findings
+
+
 async def _dead_letters(connection: Connection) -> list[Finding]:
     counts: Counter[tuple[str, str]] = Counter()
     newest: dict[tuple[str, str], int] = {}
@@ -170,27 +215,22 @@ async def _dead_letters(connection: Connection) -> list[Finding]:
 
 
 def _telemetry() -> list[Finding]:
-    url = endpoint()
+    told = [line.rpartition("; ") for line in misfits(os.environ)]
+    findings = [Finding(Grade.NOTICE, "telemetry", problem, mend) for problem, _, mend in told]
+    return [*findings, _tracing(endpoint())]
+
+
+def _tracing(url: str | None) -> Finding:
     if url is None:
         off = "off; set OTEL_EXPORTER_OTLP_ENDPOINT (http://127.0.0.1:4318) to export spans"
-        return [Finding(Grade.GOOD, "tracing", off)]
+        return Finding(Grade.GOOD, "tracing", off)
     share = f"{sampling.ratio():.0%} of workflows"
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
-    if protocol == "grpc":
-        return [
-            Finding(
-                Grade.BAD,
-                "tracing",
-                "OTEL_EXPORTER_OTLP_PROTOCOL=grpc, but spans are sent over HTTP",
-                "use the receiver's HTTP port (4318) and http/json",
-            )
-        ]
     try:
         with socket.create_connection((urlsplit(url).hostname or "", urlsplit(url).port or 80), REACH_S):
-            return [Finding(Grade.GOOD, "tracing", f"{share} to {url}")]
+            return Finding(Grade.GOOD, "tracing", f"{share} to {url}")
     except OSError as problem:
         message = f"spans go to {url}, but nobody listens there: {problem.strerror or problem}"
-        return [Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")]
+        return Finding(Grade.BAD, "tracing", message, "start the receiver, or mend OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 async def _spans(connection: Connection) -> list[Finding]:

@@ -25,8 +25,10 @@ from nats.js import JetStreamContext
 from bus.broker import wire
 from bus.broker.embedded import Embedded
 from bus.broker.parser import Arrival
-from bus.broker.requests import Flight, Requests
+from bus.broker.requests import Requests
 from bus.broker.subjects import Subjects
+from bus.broker.subscription import Callback
+from bus.broker.subscription import Subscription as Subscription
 from bus.broker.tasks import BackgroundTasks, end
 from bus.broker.tls import tls_context
 from bus.broker.translate import translated
@@ -41,38 +43,15 @@ ATTEMPT_S = 2.5
 REVIVE_AFTER_S = 1.5
 PAYLOAD_MARGIN_BYTES = 1024
 
-Callback = Callable[[Arrival], None]
 Result = TypeVar("Result")
-
-
-class Subscription:
-    """A subscription that outlives the client under it: a rebuilt connection subscribes again."""
-
-    __slots__ = ("_connection", "callback", "live", "queue", "subject")
-
-    def __init__(self, connection: Connection, subject: str, callback: Callback, queue: str = "") -> None:
-        self._connection = connection
-        self.subject = subject
-        self.queue = queue
-        self.callback = callback
-        self.live: NatsSubscription | None = None
-
-    async def drain(self, timeout_s: float = 2.0) -> None:
-        """Stops delivery; every message that the server sent before is still passed to the callback.
-
-        Bounded by `timeout_s`; a second call does nothing.
-        """
-        self._connection.forget(self)
-        live, self.live = self.live, None
-        if live is not None:
-            with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
-                await wire.unsubscribe(self._connection._client, live, timeout_s)
 
 
 class Connection:
     """A connection of one named client. Open it with `Connection.open`, end it with `close`.
 
     `epoch` counts its reconnections: what was delivered in an earlier one may be somebody else's by now.
+    `is_connected`: messages can be exchanged now. `max_message_bytes` is the largest payload plus headers that the
+    server takes.
     """
 
     def __init__(self, settings: Settings, name: str, embedded: Embedded | None) -> None:
@@ -89,9 +68,11 @@ class Connection:
         self._down_since: float | None = None
         self._closing = False
         self.epoch = 0
+        self.is_connected = False
+        self.max_message_bytes = 0
         self._last_problem = ""
         self._watchdog: asyncio.Task[None] | None = None
-        self._requests = Requests(self._client.new_inbox(), self._post)
+        self._requests = Requests(self._client)
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Connection:
@@ -119,16 +100,6 @@ class Connection:
         """The server that it is connected to, without credentials."""
         connected = self._client.connected_url
         return f"nats://{connected.hostname}:{connected.port}" if connected else self._servers()[0]
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether messages can be exchanged now."""
-        return self._connected.is_set()
-
-    @property
-    def max_message_bytes(self) -> int:
-        """Largest payload plus headers that the server takes."""
-        return self._client.max_payload - PAYLOAD_MARGIN_BYTES
 
     @property
     def server_id(self) -> str:
@@ -199,8 +170,13 @@ class Connection:
         except (nats.errors.Error, OSError) as problem:
             raise error("broker.unavailable", f"publish: {problem}") from problem
 
-    def _post(self, commands: bytes) -> None:
-        wire.post(self._client, commands)
+    def post(self, commands: bytes) -> bool:
+        """As `send`, without waiting: True asks to await `relieve` before more is sent. Raises BrokerError."""
+        return wire.post(self._client, commands)
+
+    async def relieve(self) -> None:
+        """Waits until less is unsent than the client's limit."""
+        await self.send(b"")
 
     async def request(
         self,
@@ -209,27 +185,32 @@ class Connection:
         *,
         headers: bytes = b"",
         timeout_s: float = 5.0,
-        flight: Flight | None = None,
     ) -> Arrival:
-        """Core request; see `Requests.request` for its errors. Fails at once while disconnected."""
-        if not self._connected.is_set():
+        """Core request; waits for the first answer. Fails at once while disconnected; else errors as `Requests.ask`."""
+        return await self.ask(subject, data, headers=headers, timeout_s=timeout_s)
+
+    def ask(self, subject: str, data: bytes, *, headers: bytes, timeout_s: float) -> asyncio.Future[Arrival]:
+        """As `request`, but returns the future of the answer: one coroutine less for what is sent most."""
+        if not self.is_connected:
             raise error("broker.unavailable", f"request on {subject}: not connected", reason="disconnected")
-        return await self._requests.request(subject, data, headers, timeout_s=timeout_s, flight=flight)
+        return self._requests.ask(subject, data, headers, timeout_s=timeout_s)
 
     async def subscribe(self, subject: str, callback: Callback, *, queue: str = "") -> Subscription:
         """Core subscription; `callback` is called once a message, in order; it must neither block nor raise.
 
         Each message goes to one of the subscriptions that share a `queue`.
         """
-        subscription = Subscription(self, subject, callback, queue)
+        subscription = Subscription(subject, callback, queue, end=self._unsubscribe)
         self._subscriptions.append(subscription)
         await self._subscribe_live(subscription)
         return subscription
 
-    def forget(self, subscription: Subscription) -> None:
-        """Does not subscribe it again after a rebuild."""
+    async def _unsubscribe(self, subscription: Subscription, live: NatsSubscription | None, timeout_s: float) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
+        if live is not None:
+            with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+                await wire.unsubscribe(self._client, live, timeout_s)
 
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until the server has read everything sent before."""
@@ -241,7 +222,7 @@ class Connection:
         if self._closing:
             return
         self._closing = True
-        self._connected.clear()
+        self._down()
         await end(self._watchdog)
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             if self._client.is_connected:
@@ -297,10 +278,10 @@ class Connection:
         if self._is_another_broker(client):
             await wire.close(client, 1)
             raise error("broker.unavailable", f"another broker answers at {self._servers()[0]}")
-        self._client = client
+        self._client = self._requests.client = client
         self._down_since = None
         self._last_problem = ""
-        self._connected.set()
+        self._up()
 
     def _is_another_broker(self, client: Client) -> bool:
         """Whether the embedded broker of another folder took over the port while ours was away."""
@@ -330,7 +311,7 @@ class Connection:
         if self._down_since is None and not self._closing:
             self._down_since = time.monotonic()
             log.warning("%s: the link to the broker is down; reconnecting", self.name)
-        self._connected.clear()
+        self._down()
         self._requests.fail_all("the link to the broker broke")
 
     def _mark_up(self) -> None:
@@ -338,9 +319,19 @@ class Connection:
             log.warning("%s: connected again after %.1f s", self.name, time.monotonic() - self._down_since)
         self._down_since = None
         self.epoch += 1
-        self._connected.set()
+        self._up()
         for listener in list(self._listeners):
             listener()
+
+    def _up(self) -> None:
+        # Another server may have another limit.
+        self.max_message_bytes = self._client.max_payload - PAYLOAD_MARGIN_BYTES
+        self.is_connected = True
+        self._connected.set()
+
+    def _down(self) -> None:
+        self.is_connected = False
+        self._connected.clear()
 
     async def _watch(self) -> None:
         reconnecting_since: float | None = None
@@ -392,7 +383,7 @@ class Connection:
             for subscription in list(self._subscriptions):
                 await self._subscribe_live(subscription)
         except BusError as problem:
-            self._connected.clear()
+            self._down()
             log.debug("%s: %s", self.name, problem)
             await asyncio.sleep(random.uniform(0.2, 1.0))
             return

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bus.broker.connection import Connection, Subscription
 from bus.broker.parser import Arrival
 from bus.broker.streams import MAX_ACK_PENDING, StreamNames, ensure_consumer, subjects_with_messages
-from bus.broker.subjects import DUE, KEY_LANES, LANES, is_key_lane
+from bus.broker.subjects import DUE, KEY_LANES, LANES, TASK, is_key_lane
 from bus.broker.tasks import end
 from bus.errors import BusError
 
@@ -73,7 +73,7 @@ async def ensure_lane(connection: Connection, lane: Lane) -> None:
 
 def consumers_of(connection: Connection, agent: str) -> list[tuple[str, str]]:
     """Stream and name of every consumer that takes work away from an agent's queue, whether it exists or not."""
-    lanes = [lane(connection, agent, name) for name in (NORMAL, *_WATCHED, STRAY)]
+    lanes = [lane(connection, agent, name) for name in (NORMAL, *_WATCHED, TASK, STRAY)]
     return [(one.stream, one.consumer) for one in lanes]
 
 
@@ -95,13 +95,13 @@ async def lanes_in_need(connection: Connection, agent: str) -> list[Lane]:
     needed, stray = set[str](), []
     for subject in work:
         tokens = subject.split(".")
-        if len(tokens) > 5 and (tokens[4] == NORMAL or tokens[4] in _WATCHED):
+        if len(tokens) > 5 and (tokens[4] in (NORMAL, TASK) or tokens[4] in _WATCHED):
             needed.add(tokens[4])
         else:
             stray.append(subject)
     if due:
         needed.add(DUE)
-    lanes = [lane(connection, agent, name) for name in sorted(needed - {NORMAL})]
+    lanes = [lane(connection, agent, name) for name in sorted(needed - {NORMAL, TASK})]
     if stray:
         lanes.append(lane(connection, agent, STRAY, sorted(stray)[:MAX_STRAY_SUBJECTS]))
     return lanes

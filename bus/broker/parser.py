@@ -7,7 +7,8 @@ that was half of what a message cost. Its own parser stays in charge of INFO, PI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import ProtocolError
@@ -17,7 +18,52 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
 MAX_CONTROL_LINE_BYTES = 1 << 20
+_FIRST_LINE = b"NATS/1.0\r\n"
 _NO_HEADERS: Mapping[str, str] = {}
+
+
+class Headers(Mapping[str, str]):
+    """The headers of a block as it stands on the wire; single ones are found in it without reading the others."""
+
+    __slots__ = ("_block", "_read")
+
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+        self._read: dict[str, str] | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of one header, else `default`."""
+        block = self._block
+        if self._read is not None or not block.startswith(_FIRST_LINE):
+            return self._all().get(name, default)
+        mark = _mark(name)
+        at = block.find(mark)
+        if at < 0:
+            return default
+        first = at + len(mark)
+        return block[first : block.find(b"\r\n", first)].decode("utf-8", "replace").strip(" \t")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, str]:
+        if self._read is None:
+            self._read = read_header_block(self._block)
+        return self._read
+
+
+@lru_cache(maxsize=256)
+def _mark(name: str) -> bytes:
+    return f"\r\n{name}:".encode()
 
 
 class Arrival:
@@ -34,7 +80,7 @@ class Arrival:
     @property
     def headers(self) -> Mapping[str, str]:
         """Its headers; of the server's own messages also `Status` and `Description`."""
-        return read_header_block(self._block) if self._block else _NO_HEADERS
+        return Headers(self._block) if self._block else _NO_HEADERS
 
 
 def read_header_block(block: bytes) -> dict[str, str]:
@@ -131,8 +177,8 @@ class FastParser(Parser):
                     continue
                 queue = subscription._pending_queue
                 if type(queue) is Direct:
-                    subject = tokens[1].decode("utf-8", "replace")
-                    queue.take(Arrival(subject, reply.decode("utf-8", "replace"), data[body:end], data[first:body]))
+                    subject = str(tokens[1], "utf-8", "replace")
+                    queue.take(Arrival(subject, str(reply, "utf-8", "replace"), data[body:end], data[first:body]))
                     continue
                 await self.nc._process_msg(sid, tokens[1], reply, data[body:end], data[first:body] or None)
             else:

@@ -30,7 +30,7 @@ SILENCE_S = 2.5 * HEARTBEAT_S
 RETRY_S = 0.25
 NANOSECONDS = 1_000_000_000
 
-_NO_HEADERS: Mapping[str, str] = {}
+_new_tuple = tuple.__new__
 
 
 class Delivery(NamedTuple):
@@ -69,18 +69,23 @@ class Delivery(NamedTuple):
 
         Raises ValueError for another reply subject.
         """
-        tokens = message.reply.split(".")
+        reply = message.reply
+        tokens = reply.split(".")
         first = 4 if len(tokens) == 9 else 6
         attempt, stream_seq, _, stored_ns, pending = tokens[first : first + 5]
-        return cls(
-            message.subject,
-            message.data,
-            message.headers or _NO_HEADERS,
-            message.reply,
-            int(stream_seq),
-            int(attempt),
-            int(stored_ns),
-            int(pending),
+        # The tuple itself, because the constructor of a named tuple is one more call.
+        return _new_tuple(
+            cls,
+            (
+                message.subject,
+                message.data,
+                message.headers,
+                reply,
+                int(stream_seq),
+                int(attempt),
+                int(stored_ns),
+                int(pending),
+            ),
         )
 
 
@@ -111,6 +116,8 @@ class PullLoop:
         self._inbox = connection.new_inbox()
         self._wake = asyncio.Event()
         self._outstanding = 0
+        # Half of the room at the last look: while more is outstanding, another look is in vain.
+        self._ask_at = 0
         self._request_number = 0
         self._generation_start = 0
         self._heard_at = 0.0
@@ -157,6 +164,7 @@ class PullLoop:
                 await self._connection.wait_connected(EXPIRES_S)
                 room = self._room()
                 wanted = room - self._outstanding
+                self._ask_at = room // 2
                 if wanted > 0 and self._outstanding * 2 <= room:
                     await self._request(wanted)
                     self._heard_at = time.monotonic()
@@ -211,7 +219,7 @@ class PullLoop:
             log.warning("something that no stream sent arrived on an inbox, and is ignored: %s", message.subject)
             return
         self._take(delivery)
-        if self._outstanding * 2 <= self._room():
+        if self._outstanding <= self._ask_at and self._outstanding * 2 <= self._room():
             self._wake.set()
 
     def _status(self, message: Arrival) -> None:

@@ -68,10 +68,11 @@ class Answering:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begins to answer. Raises BrokerError."""
+        """Begins to answer: who asks afterwards, from wherever, is heard. Raises BrokerError."""
         self._task = self._connection.tasks.start(self._run(), name=f"answers of {self._name}")
         for subject in self._answers:
             self._subscriptions.append(await self._connection.subscribe(subject, self._take))
+        await self._connection.flush()
 
     async def stop(self) -> None:
         """Stops; bounded; a second call does nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import orjson
 
@@ -16,31 +16,47 @@ from bus.errors import BrokerError, BusError, error
 ATTEMPT_S = 5.0
 RETRY_S = 0.1
 
+# So begins every answer that is no error.
+_IS_STORED = b'{"stream":'
 # Error codes of the server's publish answer.
 _FULL = {10023, 10047, 10077, 10167, 10169}
 _TOO_LARGE = {10054, 10097}
 
 
-@dataclass(frozen=True, slots=True)
 class Stored:
-    """The server's answer. `duplicate`: it had this `Nats-Msg-Id` already and stored nothing new."""
+    """The server's answer: it has the message."""
 
-    stream: str
-    seq: int
-    duplicate: bool
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    @property
+    def seq(self) -> int:
+        """Its number in the stream."""
+        return int(orjson.loads(self._answer)["seq"])
+
+    @property
+    def duplicate(self) -> bool:
+        """The server had this `Nats-Msg-Id` already and stored nothing new."""
+        return b'"duplicate"' in self._answer and bool(orjson.loads(self._answer)["duplicate"])
 
 
 async def store(
-    connection: Connection, subject: str, data: bytes, headers: dict[str, str], *, timeout_s: float
+    connection: Connection, subject: str, data: bytes, headers: Mapping[str, str], *, timeout_s: float
 ) -> Stored:
-    """Stores one message and returns once the server has confirmed it.
+    """Stores one message and returns once the server has confirmed it; see `store_block`."""
+    return await store_block(connection, subject, data, header_block(headers) if headers else b"", timeout_s=timeout_s)
+
+
+async def store_block(connection: Connection, subject: str, data: bytes, headers: bytes, *, timeout_s: float) -> Stored:
+    """Stores one message, its headers given as they stand on the wire.
 
     Tries again after a lost answer, a missing leader or a broken link, until `timeout_s`; give it a stable
     `Nats-Msg-Id` so that the tries count once. Raises `broker.unavailable` at the deadline (the message may or may
     not be stored), `broker.full` when the stream refuses it, `protocol.too_large` over the server's limit.
     """
-    block = header_block(headers) if headers else b""
-    size = len(data) + len(block)
+    size = len(data) + len(headers)
     if size > connection.max_message_bytes:
         raise error(
             "protocol.too_large",
@@ -50,13 +66,12 @@ async def store(
             limit=connection.max_message_bytes,
         )
     deadline = time.monotonic() + timeout_s
-    delay_s = RETRY_S
+    delay_s, attempt_s = RETRY_S, min(ATTEMPT_S, timeout_s)
     while True:
         try:
             if not connection.is_connected:
                 await connection.wait_connected(max(0.0, deadline - time.monotonic()))
-            left_s = max(0.05, deadline - time.monotonic())
-            answer = await connection.request(subject, data, headers=block, timeout_s=min(ATTEMPT_S, left_s))
+            answer = await connection.ask(subject, data, headers=headers, timeout_s=attempt_s)
             return _read(answer.data, subject)
         except BrokerError as problem:
             if not problem.info.retryable or problem.info.code != "broker.unavailable":
@@ -65,12 +80,15 @@ async def store(
                 raise _late(problem, subject, timeout_s) from problem
         await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
         delay_s = min(2.0, delay_s * 2)
+        attempt_s = min(ATTEMPT_S, max(0.05, deadline - time.monotonic()))
 
 
 def _read(data: bytes, subject: str) -> Stored:
+    if data.startswith(_IS_STORED):
+        return Stored(data)
     answer = orjson.loads(data)
     if "error" not in answer:
-        return Stored(answer["stream"], answer["seq"], bool(answer.get("duplicate")))
+        return Stored(data)
     number, text = answer["error"].get("err_code", 0), answer["error"].get("description", "")
     if number in _FULL:
         raise error(

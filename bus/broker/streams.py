@@ -25,9 +25,11 @@ from nats.js.api import (
 
 from bus.broker.connection import Connection
 from bus.broker.translate import translated
+from bus.config import Settings
 
 DUPLICATE_WINDOW_S = 120.0
 EVENT_MAX_AGE_S = 86400.0
+STREAM_MAX_AGE_S = 600.0
 DEAD_MAX_AGE_S = 30 * 86400.0
 ENTRY_MAX_AGE_S = 30 * 86400.0
 SCHEDULES_SINCE = (2, 12)
@@ -47,12 +49,15 @@ class StreamNames:
     later: str
     history: str
     events: str
+    streams: str
     dead: str
     done: str
+    audit: str
     workflows: str
     artifacts: str
     registry: str
     results: str
+    tasks: str
     contracts: str
 
     @classmethod
@@ -64,12 +69,15 @@ class StreamNames:
             later=f"{upper}_LATER",
             history=f"{upper}_HISTORY",
             events=f"{upper}_EVENTS",
+            streams=f"{upper}_STREAMS",
             dead=f"{upper}_DEAD",
             done=f"{upper}_DONE",
+            audit=f"{upper}_AUDIT",
             workflows=f"{lower}_workflows",
             artifacts=f"{lower}_artifacts",
             registry=f"{lower}_registry",
             results=f"{lower}_results",
+            tasks=f"{lower}_tasks",
             contracts=f"{lower}_contracts",
         )
 
@@ -83,6 +91,16 @@ def has_schedules(server_version: str) -> bool:
     """Whether a server of this version delivers messages at a set time (2.12 and newer)."""
     numbers = [int(part) for part in server_version.partition("-")[0].split(".")[:2] if part.isdigit()]
     return tuple(numbers) >= SCHEDULES_SINCE
+
+
+def has_conditions(server_version: str) -> bool:
+    """Whether a write may depend on the newest sequence of other subjects than its own (2.12 and newer)."""
+    return has_schedules(server_version)
+
+
+def kept_s(settings: Settings) -> float:
+    """How long documents and artifacts are kept: as long as anything that may refer to them."""
+    return max(settings.history_max_age_s, DEAD_MAX_AGE_S)
 
 
 def stream_configs(connection: Connection) -> list[StreamConfig]:
@@ -124,6 +142,13 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
         *([later] if schedules else []),
         config(names.events, subjects.event_all, max_age=EVENT_MAX_AGE_S, duplicate_window=DUPLICATE_WINDOW_S),
         config(
+            names.streams,
+            subjects.stream_all,
+            max_age=STREAM_MAX_AGE_S,
+            max_bytes=settings.stream_max_bytes,
+            duplicate_window=DUPLICATE_WINDOW_S,
+        ),
+        config(
             names.dead,
             subjects.dead_all,
             given_up(names.work, "*"),
@@ -136,6 +161,14 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             subjects.done_all,
             max_age=settings.dedupe_window_s,
             duplicate_window=min(DUPLICATE_WINDOW_S, settings.dedupe_window_s),
+        ),
+        config(
+            names.audit,
+            subjects.audit_all,
+            max_age=settings.audit_max_age_s,
+            # Not a limit unless asked for: the server sets so much of its disk aside.
+            max_bytes=settings.audit_max_bytes or None,
+            duplicate_window=min(DUPLICATE_WINDOW_S, settings.audit_max_age_s),
         ),
         config(
             names.work,
@@ -159,7 +192,19 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
                 allow_direct=True,
                 max_age=ENTRY_MAX_AGE_S,
             )
-            for bucket in (names.registry, names.results)
+            for bucket in (names.registry, names.results, names.tasks)
+        ),
+        # Documents, and leases with a lifetime.
+        config(
+            f"KV_{names.workflows}",
+            f"$KV.{names.workflows}.>",
+            max_msgs_per_subject=1,
+            discard=DiscardPolicy.NEW,
+            deny_delete=True,
+            allow_msg_ttl=True,
+            allow_rollup_hdrs=True,
+            allow_direct=True,
+            max_age=kept_s(settings),
         ),
     ]
 
@@ -187,23 +232,18 @@ async def _ensure_buckets(connection: Connection) -> None:
     names, js = StreamNames.of(settings.namespace), connection.jetstream()
     for wanted in _bare_buckets(connection):
         await _ensure_stream(connection, wanted)
-    # Kept as long as anything that may refer to it: the history, and the dead letters.
-    max_age_s = max(settings.history_max_age_s, DEAD_MAX_AGE_S)
-    shared: dict[str, Any] = {"ttl": max_age_s, "replicas": settings.replicas}
-    for bucket in (f"KV_{names.workflows}", f"OBJ_{names.artifacts}"):
-        try:
-            await js.stream_info(bucket)
-            continue
-        except nats.js.errors.NotFoundError:
-            pass
-        try:
-            if bucket.startswith("KV_"):
-                await js.create_key_value(bucket=names.workflows, storage=StorageType.FILE, direct=True, **shared)
-            else:
-                await js.create_object_store(names.artifacts, storage=StorageType.FILE, **shared)
-        except nats.js.errors.BadRequestError:
-            # Another process created it between our two requests.
-            await js.stream_info(bucket)
+    bucket = f"OBJ_{names.artifacts}"
+    try:
+        await js.stream_info(bucket)
+        return
+    except nats.js.errors.NotFoundError:
+        pass
+    shared: dict[str, Any] = {"ttl": kept_s(settings), "replicas": settings.replicas}
+    try:
+        await js.create_object_store(names.artifacts, storage=StorageType.FILE, **shared)
+    except nats.js.errors.BadRequestError:
+        # Another process created it between our two requests.
+        await js.stream_info(bucket)
 
 
 def _bare_buckets(connection: Connection) -> list[StreamConfig]:

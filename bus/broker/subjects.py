@@ -12,6 +12,7 @@ from bus.errors import error
 LANES = ("high", "normal", "low")
 KEY_LANES = 16
 DUE = "due"
+TASK = "task"
 BROADCAST = "*"
 
 _PUBLISHABLE = re.compile(r"[^\s*>.]+")
@@ -131,6 +132,23 @@ class Subjects:
         """A word about calls in hand to one replica, or with the instance `all` to every one."""
         return f"{self._prefix}.control.{agent}.{instance}.{sender}"
 
+    def stream(self, agent: str, call_id: str) -> str:
+        """What an agent tells while it works at one call."""
+        return f"{self._prefix}.stream.{agent}.{token(call_id)}"
+
+    def stream_of(self, call_id: str) -> str:
+        """What is told about one call, by whichever agent has it."""
+        return f"{self._prefix}.stream.*.{token(call_id)}"
+
+    @property
+    def stream_all(self) -> str:
+        """What is told about all calls."""
+        return f"{self._prefix}.stream.>"
+
+    def task(self, task_id: str) -> str:
+        """A word without content: the record of this task has changed."""
+        return f"{self._prefix}.task.{token(task_id)}"
+
     @property
     def due_to_history(self) -> tuple[str, str]:
         """From and to: a due message is copied into the history under the lane `due`."""
@@ -202,6 +220,20 @@ class Subjects:
     def span_status(self) -> str:
         """The question, to everybody, what became of their spans."""
         return f"{self._prefix}.status.spans"
+
+    @property
+    def rules_status(self) -> str:
+        """The question, to everybody, which rules are in force there."""
+        return f"{self._prefix}.status.rules"
+
+    def audit(self, writer: str) -> str:
+        """What one agent or client writes about calls; it is the writer whom permissions can hold to its name."""
+        return f"{self._prefix}.audit.{writer}"
+
+    @property
+    def audit_all(self) -> str:
+        """All records of calls."""
+        return f"{self._prefix}.audit.*"
 
     def contracts(self, agent: str) -> str:
         """Where every replica of an agent answers what it reads (wire specification, section Versions of payloads)."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import nats.js.errors
-from nats.js.api import ConsumerInfo
+from nats.js.api import ConsumerInfo, DiscardPolicy
 
 from bus.broker.connection import Connection
 from bus.broker.lanes import SEPARATOR, agent_of
@@ -32,7 +32,7 @@ class AgentQueue:
 
 @dataclass(frozen=True, slots=True)
 class StreamSize:
-    """How much a stream holds; `max_bytes` is -1 when it has no limit. `replicas` counts copies."""
+    """How much a stream holds; `max_bytes` is -1 when it refuses nothing. `replicas` counts copies."""
 
     name: str
     messages: int
@@ -56,7 +56,8 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
     names = StreamNames.of(connection.settings.namespace)
     sizes = []
     later = [names.later] if has_schedules(connection.server_version) else []
-    for name in (names.work, *later, names.history, names.events, names.dead, names.done):
+    kept = (names.history, names.events, names.streams, names.dead, names.done, names.audit)
+    for name in (names.work, *later, *kept):
         with translated(f"look at the stream {name}"):
             found = await connection.jetstream().stream_info(name)
         sizes.append(
@@ -64,7 +65,7 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
                 name,
                 found.state.messages,
                 found.state.bytes,
-                found.config.max_bytes if found.config.max_bytes is not None else -1,
+                found.config.max_bytes or -1 if found.config.discard is DiscardPolicy.NEW else -1,
                 found.config.num_replicas or 1,
             )
         )
@@ -187,3 +188,12 @@ async def _consumers(connection: Connection, stream: str) -> list[ConsumerInfo]:
             return []
     # Others are readers of a stream, which belong to nobody.
     return [one for one in found if one.config.durable_name]
+
+
+async def broadcast_listeners(connection: Connection) -> dict[str, tuple[str, ...]]:
+    """By agent: the subjects of the broadcasts that it takes. Raises BrokerError."""
+    events = StreamNames.of(connection.settings.namespace).events
+    return {
+        agent_of(found.name): tuple(found.config.filter_subjects or [found.config.filter_subject or ""])
+        for found in await _consumers(connection, events)
+    }

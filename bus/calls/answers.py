@@ -40,48 +40,59 @@ class Answers:
                 log.warning("%s: a notified call failed: %s", self._agent, result.error.message, extra=taken.ids)
             return None
         try:
-            return await self._bytes(taken, result)
+            fields, data = self._reply(taken, result)
+            tell_answered(fields)
+            if data is not None and len(data) > self._inline_limit:
+                whole, over = Envelope.from_fields(fields), self._inline_limit
+                data = (await refer(whole, self._artifacts, over_bytes=over, timeout_s=REFER_TIMEOUT_S)).encode()
+            return data
         except BusError as problem:
             failed = problem
         # JSON has no word for it, or nobody could store it.
         code = "tool.invalid_result" if isinstance(failed, Rejected) else failed.info.code
         info = error(code, f"the result of {taken.name} cannot be sent: {failed.info.message}").info
+        taken.failure = info
         return self.short(taken, info, result.tool_call_id)
 
-    async def _bytes(self, taken: Taken, result: Result) -> bytes | None:
-        fields, data = self._reply(taken, result)
-        tell_answered(fields)
-        if data is not None and len(data) > self._inline_limit:
-            whole = Envelope.from_fields(fields)
-            data = (
-                await refer(whole, self._artifacts, over_bytes=self._inline_limit, timeout_s=REFER_TIMEOUT_S)
-            ).encode()
-        return data
+    def accepted(self, taken: Taken, tool_call_id: str, instance: str, timeout_s: float) -> bytes:
+        """The bytes that say that a stream comes, from which replica, and how long that may take."""
+        here = {"agent": self._agent, "instance": instance, "timeout_s": timeout_s}
+        return self._reply(taken, Result(True, here, None, {"streaming": True}, tool_call_id), "pending")[1] or b""
 
     def short(self, taken: Taken, why: ErrorInfo, tool_call_id: str) -> bytes | None:
         """The bytes of an error that is always small enough; None when nobody could read them."""
         return self._reply(taken, Result.of_error(why, tool_call_id=tool_call_id))[1]
 
-    def _reply(self, taken: Taken, result: Result) -> tuple[dict[str, Any], bytes | None]:
+    def _reply(self, taken: Taken, result: Result, status: str | None = None) -> tuple[dict[str, Any], bytes | None]:
         """The result's envelope, its fields and its bytes; no bytes when nobody could read them."""
         envelope = taken.envelope
+        if envelope is not None:
+            return letter(
+                sender=self._agent,
+                to=envelope.sender,
+                type=RESULT_TYPE,
+                trace_id=envelope.trace_id,
+                session_id=envelope.session_id,
+                workflow_id=envelope.workflow_id,
+                role="tool",
+                status=status or result.status,
+                extensions={"causation_id": envelope.message_id},
+                payload=result.to_payload(),
+            )
         tokens = taken.message.subject.split(".", 5)
         sender = tokens[4] if len(tokens) == 6 else ""
-        if envelope is None and not is_agent_name(sender):
+        if not is_agent_name(sender):
             log.warning("%s: a call on %s names nobody to answer", self._agent, taken.message.subject[:200])
             return {}, None
-        status = "success"
-        if result.error is not None:
-            status = "cancelled" if result.error.code == "tool.cancelled" else "error"
         return letter(
             sender=self._agent,
-            to=sender if envelope is None else envelope.sender,
+            to=sender,
             type=RESULT_TYPE,
-            trace_id=new_trace_id() if envelope is None else envelope.trace_id,
-            session_id=None if envelope is None else envelope.session_id,
-            workflow_id=None if envelope is None else envelope.workflow_id,
+            trace_id=new_trace_id(),
+            session_id=None,
+            workflow_id=None,
             role="tool",
-            status=status,
-            extensions={} if envelope is None else {"causation_id": envelope.message_id},
+            status=status or result.status,
+            extensions={},
             payload=result.to_payload(),
         )

@@ -13,12 +13,24 @@ REQUEST_TYPE = "tool_call_request"
 RESULT_TYPE = "tool_call_result"
 MAX_REPAIRS = 3
 MAX_CALL_ID_CHARS = 128
+MAX_WINDOW = 1 << 30
+
+
+class Window(NamedTuple):
+    """How far the work may run ahead of who reads its stream: chunks and bytes that are told and not read yet.
+
+    Without chunks there is no stream: only what happens on the way is told, and the result comes as ever.
+    """
+
+    chunks: int = 0
+    bytes: int = 0
 
 
 class Asked(NamedTuple):
     """One request. `version` is the version of the capability that the caller was made for, None for any.
 
-    `repairs_left` is how often the arguments may still be mended; `max_result_bytes` asks for a result that is cut.
+    `repairs_left` is how often the arguments may still be mended; `max_result_bytes` asks for a result that is cut;
+    `observe` asks for a stream, or for word of what happens on the way.
     """
 
     tool_call_id: str
@@ -27,6 +39,12 @@ class Asked(NamedTuple):
     version: str | None = None
     repairs_left: int = MAX_REPAIRS
     max_result_bytes: int | None = None
+    observe: Window | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the result is asked for as a stream of chunks."""
+        return self.observe is not None and self.observe.chunks > 0
 
     @classmethod
     def of(cls, envelope: Envelope) -> Asked:
@@ -50,7 +68,8 @@ class Asked(NamedTuple):
             raise _wrong("repairs_left", "a whole number from 0")
         if limit is not None and (type(limit) is not int or limit < 1):
             raise _wrong("max_result_bytes", "a whole number from 1")
-        return Asked(call_id, name, get("arguments", {}), version, min(repairs, MAX_REPAIRS), limit)
+        observe = None if (wish := get("observe")) is None else _window(wish)
+        return Asked(call_id, name, get("arguments", {}), version, min(repairs, MAX_REPAIRS), limit, observe)
 
     def to_payload(self) -> Mapping[str, Any]:
         """The payload; what has its ordinary value is left out."""
@@ -61,7 +80,20 @@ class Asked(NamedTuple):
             payload["repairs_left"] = self.repairs_left
         if self.max_result_bytes is not None:
             payload["max_result_bytes"] = self.max_result_bytes
+        if self.observe is not None:
+            payload["observe"] = {"chunks": self.observe.chunks, "bytes": self.observe.bytes} if self.streams else {}
         return payload
+
+
+def _window(wish: Any) -> Window:
+    if not isinstance(wish, dict):
+        raise _wrong("observe", "an object")
+    if not wish.get("chunks"):
+        return Window()
+    window = Window(wish["chunks"], wish.get("bytes", MAX_WINDOW))
+    if not all(type(one) is int and 0 < one <= MAX_WINDOW for one in window):
+        raise _wrong("observe", f"{{chunks, bytes}}, both whole numbers from 1 to {MAX_WINDOW}")
+    return window
 
 
 def _wrong(member: str, rule: str) -> Exception:

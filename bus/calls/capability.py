@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError, create_model
@@ -20,22 +20,27 @@ from bus.errors import error
 
 Function = Callable[..., Any]
 
+STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+
 
 class Capability:
     """One registered function, its card and its two gates.
 
     The function takes one model (pydantic, dataclass, TypedDict), or a `dict`, or plain named parameters; beside them
-    a parameter of the type `Call`, if it wants. A plain `def` runs in a worker thread. Raises RegistryError
+    a parameter of the type `Call`, if it wants. A plain `def` runs in a worker thread; an `async def` that yields
+    streams, and its annotation `AsyncIterator[Item]` gives the schema of one item. Raises RegistryError
     `registry.invalid_card`, with every reason at once, and TypeError for a signature that does not fit.
     """
 
-    __slots__ = ("_arguments", "_as_names", "_call_name", "_defaults", "_function", "_is_coroutine", "_lenient",
+    __slots__ = ("_arguments", "_as_names", "_call_name", "_defaults", "_function", "_is_coroutine", "_is_generator",
+                 "_lenient",
                  "_output", "_result_gate", "card", "gate", "takes_call")  # fmt: skip
 
     def __init__(self, name: str, function: Function, *, lenient: bool, fields: Mapping[str, Any]) -> None:
         given = {key: value for key, value in fields.items() if value is not None}
         self._function = function
         self._is_coroutine = inspect.iscoroutinefunction(function)
+        self._is_generator = inspect.isasyncgenfunction(function)
         self._lenient = lenient
         self._as_names = False
         self._arguments, self._output = self._read_signature(function, given)
@@ -44,7 +49,7 @@ class Capability:
         if "output_schema" not in given and self._output is not None:
             given["output_schema"] = _schema(self._output, "serialization")
         description = given.get("description") or inspect.getdoc(function) or ""
-        self.card = Card.checked({**given, "name": name, "description": description})
+        self.card = Card.checked({**given, "name": name, "description": description, "streaming": self._is_generator})
         self.gate = Gate(self.card.input_schema, "arguments")
         self._defaults = Defaults(self.card.input_schema)
         schema = self.card.output_schema
@@ -65,7 +70,7 @@ class Capability:
         for one in parameters.values():
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
                 raise TypeError(f"{name}: {one} has no name that a caller could give; use plain named parameters")
-        output = hints.get("return", Any)
+        output = self._output_of(hints.get("return", Any), function, name)
         adapter = None if output in (Any, type(None), object) else _adapter(output, f"{name} returns")
         if len(parameters) == 1:
             (only,) = parameters
@@ -87,6 +92,19 @@ class Capability:
         except (PydanticSchemaGenerationError, NameError) as problem:
             raise TypeError(f"{name}: {str(problem).partition(chr(10))[0]}") from problem
         return _adapter(model, name), adapter
+
+    def _output_of(self, annotation: Any, function: Function, name: str) -> Any:
+        """What it returns, or of a generator what it yields."""
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(f"{name} yields in a plain def; make it an async def, and it streams")
+        is_stream = (typing.get_origin(annotation) or annotation) in STREAMS
+        if is_stream and not self._is_generator:
+            raise TypeError(f"{name} is annotated as a stream and never yields; yield its items")
+        if not self._is_generator:
+            return annotation
+        if not is_stream and annotation is not Any:
+            raise TypeError(f"{name} yields; annotate what it yields, as AsyncIterator[Item]")
+        return (*typing.get_args(annotation), Any)[0]
 
     def admit(self, arguments: Any) -> tuple[Any, list[str]]:
         """Gate 1: the arguments as the function takes them, and what was coerced.
@@ -114,22 +132,33 @@ class Capability:
                 [{"path": ".".join(["arguments", *map(str, one["loc"])]), "problem": one["msg"]} for one in found[:50]],
             ) from None
 
-    async def run(self, admitted: Any, call: Call | None) -> Any:
+    def run(self, admitted: Any, call: Call | None) -> Awaitable[Any]:
         """Runs the function on what `admit` let pass; what it raises is raised. `call` where it takes one."""
+        # No coroutine of our own around the user's: it would cost as much as many a function.
         if not self._as_names and self._is_coroutine and self._call_name is None:
-            return await self._function(admitted)
-        named = {} if self._call_name is None else {self._call_name: call}
+            running: Awaitable[Any] = self._function(admitted)
+            return running
+        arguments, named = self._bound(admitted, call)
+        if self._is_coroutine:
+            running = self._function(*arguments, **named)
+            return running
+        return asyncio.to_thread(_in_thread, self._function, arguments, named)
+
+    def items(self, admitted: Any, call: Call | None) -> AsyncGenerator[Any, None]:
+        """What a streaming one yields; whoever iterates closes it."""
+        arguments, named = self._bound(admitted, call)
+        items: AsyncGenerator[Any, None] = self._function(*arguments, **named)
+        return items
+
+    def _bound(self, admitted: Any, call: Call | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named: dict[str, Any] = {} if self._call_name is None else {self._call_name: call}
         if self._as_names:
             if isinstance(admitted, BaseModel):
                 named.update((name, getattr(admitted, name)) for name in type(admitted).model_fields)
             else:
                 named.update(admitted)
-            arguments: tuple[Any, ...] = ()
-        else:
-            arguments = (admitted,)
-        if self._is_coroutine:
-            return await self._function(*arguments, **named)
-        return await asyncio.to_thread(_in_thread, self._function, arguments, named)
+            return (), named
+        return (admitted,), named
 
     def release(self, returned: Any) -> Any:
         """Gate 2: what the function returned, as JSON values. Raises ToolError `tool.invalid_result`."""

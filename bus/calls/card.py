@@ -16,6 +16,7 @@ from bus.errors import RegistryError, error
 MAX_CARD_BYTES = 64 * 1024
 MAX_NAME_CHARS = 128
 MAX_TIMEOUT_S = 86400.0
+CALL_MODE, TASK_MODE = "call", "task"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+")
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
@@ -23,7 +24,7 @@ _SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-[0-9A-Za-z.-]+)?(?:\+
 _WANTED = re.compile(rf"{_NUMBER}(?:\.{_NUMBER})?(?:\.{_NUMBER})?")
 _FIELDS = (
     "name", "description", "input_schema", "output_schema", "example", "timeout_s", "idempotent", "sensitive",
-    "version", "accepts",
+    "streaming", "version", "accepts", "mode",
 )  # fmt: skip
 
 
@@ -36,8 +37,9 @@ def is_capability_name(value: object) -> bool:
 class Card:
     """One capability of one agent. `digest` is the SHA-256 of all the rest; equal cards have equal digests.
 
-    `accepts` are older versions whose calls it still takes; `example` is None or arguments that it takes. Make one
-    with `Card.checked`.
+    `accepts` are older versions whose calls it still takes; `example` is None or arguments that it takes. With
+    `streaming`, `output_schema` is that of one chunk. Calls of a card whose `mode` is `task` are answered pending. Make
+    one with `Card.checked`.
     """
 
     name: str
@@ -48,8 +50,10 @@ class Card:
     timeout_s: float = 10.0
     idempotent: bool = False
     sensitive: bool = False
+    streaming: bool = False
     version: str = "1.0.0"
     accepts: tuple[str, ...] = ()
+    mode: str = CALL_MODE
     digest: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
@@ -97,6 +101,8 @@ class Card:
 
     def _fields(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in _FIELDS}
+        if self.mode == CALL_MODE:
+            del fields["mode"]  # As it was before there were modes, so that digests stay.
         return {**fields, "accepts": list(self.accepts)}
 
     def _schema_problems(self) -> list[dict[str, str]]:
@@ -145,8 +151,9 @@ def _field_problems(fields: Mapping[str, Any]) -> list[dict[str, str]]:
         "timeout_s",
         f"must be a number above 0, up to {MAX_TIMEOUT_S:.0f}",
     )
-    for name in ("idempotent", "sensitive"):
+    for name in ("idempotent", "sensitive", "streaming"):
         demand(isinstance(get(name, False), bool), name, "must be true or false")
+    demand(get("mode", CALL_MODE) in (CALL_MODE, TASK_MODE), "mode", "must be call or task")
     version, accepts = get("version", "1.0.0"), get("accepts", ())
     demand(isinstance(version, str) and _SEMVER.fullmatch(version) is not None, "version", "must be SemVer: 1.4.0")
     demand(

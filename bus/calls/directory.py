@@ -16,7 +16,9 @@ from bus.broker.tasks import end
 from bus.calls.announcement import Announcement, Lease
 from bus.calls.card import Card
 from bus.calls.index import Index, Offer, Registered
+from bus.calls.sight import Sight
 from bus.errors import BusError, error
+from bus.trust.rule_book import RuleBook
 
 log = logging.getLogger("bus.calls")
 
@@ -41,6 +43,11 @@ class Directory:
         self._moved = asyncio.Event()
         self._seq = 0
         self._told: set[str] = set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` would return at once."""
+        return self._caught_up.is_set()
 
     async def ready(self, timeout_s: float) -> None:
         """Returns once the index holds what the registry held at the first call.
@@ -158,12 +165,17 @@ class Directory:
 
 
 class Capabilities:
-    """What can be called on a bus, as `bus.capabilities`. Every question waits until the registry has been read."""
+    """What this client can call, as `bus.capabilities`; with rules, what it may not is not there.
 
-    __slots__ = ("_directory",)
+    Every question waits until the registry has been read.
+    """
 
-    def __init__(self, directory: Directory) -> None:
+    __slots__ = ("_caller_name", "_directory", "_rules")
+
+    def __init__(self, directory: Directory, caller_name: str, rules: RuleBook | None) -> None:
         self._directory = directory
+        self._caller_name = caller_name
+        self._rules = rules
 
     async def find(
         self,
@@ -178,12 +190,16 @@ class Capabilities:
         Raises BrokerError when the registry cannot be read within `timeout_s`.
         """
         await self._fresh(timeout_s)
-        return list(self._directory.index.find(prefix=prefix, agent=agent, where=where))
+        return list(self._seen().find(prefix=prefix, agent=agent, where=where))
 
     async def agents(self, *, timeout_s: float = 5.0) -> list[Registered]:
         """Every agent with a live replica, its leases and announcements. Raises BrokerError as `find`."""
         await self._fresh(timeout_s)
-        return self._directory.index.registered()
+        return self._seen().registered()
+
+    def _seen(self) -> Index | Sight:
+        index = self._directory.index
+        return index if self._rules is None else Sight(index, self._rules.rules, (self._caller_name,))
 
     async def _fresh(self, timeout_s: float) -> None:
         await self._directory.ready(timeout_s)

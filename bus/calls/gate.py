@@ -21,11 +21,13 @@ class Gate:
     document: nothing is ever fetched. Patterns run in linear time, so that no text can hang one.
     """
 
-    __slots__ = ("_validator", "_what", "is_valid", "schema")
+    __slots__ = ("_known", "_validator", "_what", "is_valid", "schema")
 
     def __init__(self, schema: Mapping[str, Any], what: str) -> None:
         self.schema = schema
         self._what = what
+        properties = schema.get("properties")
+        self._known = dict.fromkeys(properties).keys() if isinstance(properties, Mapping) else None
         try:
             self._validator = jsonschema_rs.validator_for(
                 dict(schema), offline=True, pattern_options=jsonschema_rs.RegexOptions()
@@ -53,8 +55,8 @@ class Gate:
 
     def unknown_names(self, value: Any) -> list[str]:
         """Top-level names that the schema allows without knowing them, and that look like slips of known ones."""
-        known = self.schema.get("properties")
-        if not isinstance(known, Mapping) or not isinstance(value, dict) or value.keys() <= known.keys():
+        known = self._known
+        if known is None or not isinstance(value, dict) or value.keys() <= known:
             return []
         missing = [name for name in known if name not in value]
         return [

@@ -124,27 +124,26 @@ class Index:
 
     def registered(self) -> list[Registered]:
         """Every agent with a live replica, by name."""
-        return [
-            Registered(
-                agent,
-                tuple(lease for lease, _ in leases.values()),
-                tuple(
-                    known
-                    for digest, known in self._announcements.get(agent, {}).items()
-                    if any(lease.announcement == digest for lease, _ in leases.values())
-                ),
-            )
-            for agent, leases in sorted(self._leases.items())
-        ]
+        return [found for agent in sorted(self._leases) if (found := self.registered_as(agent)) is not None]
 
-    def nearest(self, name: str) -> list[str]:
-        """Up to three offered names that `name` was probably meant for."""
+    def registered_as(self, agent: str) -> Registered | None:
+        """One agent; None when it has no live replica."""
+        leases = tuple(lease for lease, _ in self._leases.get(agent, {}).values())
+        if not leases:
+            return None
+        named = {lease.announcement for lease in leases}
+        known = self._announcements.get(agent, {})
+        return Registered(agent, leases, tuple(one for digest, one in known.items() if digest in named))
+
+    def nearest(self, name: str, *, is_offered: Callable[[str], bool] | None = None) -> list[str]:
+        """Up to three offered names that `name` was probably meant for, of those that count as offered."""
+        is_offered = is_offered or (lambda known: bool(self.offers(known)))
         parts = set(name.split("."))
         close = [
             known
             for known in self._names
             if (not parts.isdisjoint(known.split(".")) or (abs(len(known) - len(name)) <= 3 and known[:2] == name[:2]))
-            and self.offers(known)
+            and is_offered(known)
         ]
         return difflib.get_close_matches(name[:128], close[:MAX_COMPARED], n=MAX_NEAREST, cutoff=0.5)
 

@@ -6,10 +6,7 @@ the callee repeats by the decoding of the request. A test holds that `Envelope` 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from bus.envelope import CURRENT, codec, new_message_id, timestamps
@@ -46,16 +43,3 @@ def letter(
     if status is not None:
         fields["status"] = status
     return fields, codec.render(fields)
-
-
-def moment(seconds_from_now: float) -> str:
-    """A time from now, as it is written in an envelope."""
-    at = time.time() + seconds_from_now
-    whole = int(at)
-    return f"{_second(whole)}.{int((at - whole) * 1_000_000):06d}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(whole: int) -> str:
-    # Calls of one moment share their deadline's second.
-    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from bus.broker.connection import Connection
@@ -16,14 +17,16 @@ from bus.calls.answers import Answers
 from bus.calls.asked import Asked
 from bus.calls.attributes import tool_attributes
 from bus.calls.execution import Execution
+from bus.calls.feed import Feed
 from bus.calls.refusals import instructive
 from bus.calls.taken import Taken
+from bus.calls.witness import Witness
 from bus.contracts.result import Result
 from bus.envelope import new_trace_id
 from bus.errors import BusError, ErrorInfo, Rejected, error
 from bus.telemetry.context import TraceContext
 from bus.telemetry.logs import take_in_hand
-from bus.telemetry.spans import Span, SpanKind, Telemetry
+from bus.telemetry.spans import PassingSpan, Span, SpanKind, Telemetry
 from bus.telemetry.told import told, told_with_trace
 
 log = logging.getLogger("bus.calls")
@@ -33,12 +36,20 @@ class Line:
     """Answers the calls of one agent."""
 
     def __init__(
-        self, connection: Connection, telemetry: Telemetry, execution: Execution, answers: Answers, *, agent: str
+        self,
+        connection: Connection,
+        telemetry: Telemetry,
+        execution: Execution,
+        answers: Answers,
+        witness: Witness,
+        *,
+        agent: str,
     ) -> None:
         self._subjects = connection.subjects
         self._telemetry = telemetry
         self._execution = execution
         self._answers = answers
+        self._witness = witness
         self._agent = agent
 
     async def answer(self, taken: Taken) -> bytes | None:
@@ -61,6 +72,8 @@ class Line:
             data = await self._execution.run(taken, span, meta)
         except asyncio.CancelledError:
             if taken.ended is None:
+                taken.failure = error("tool.cancelled", "its replica was stopped at once").info
+                self._witness.answered(taken, {"elapsed_ms": _since(started)})
                 raise
             _take_back_cancellation()
             failure = taken.ended
@@ -74,16 +87,32 @@ class Line:
         finally:
             if span is not None and failure is None:
                 span.end()
-        meta["elapsed_ms"] = round((seconds := time.perf_counter() - started) * 1000, 3)
+        meta["elapsed_ms"] = _since(started)
+        seconds = time.perf_counter() - started
         self._telemetry.metrics.calls.answered(taken.name, "" if failure is None else failure.code, seconds)
         call_id = "" if taken.asked is None else taken.asked.tool_call_id
+        taken.failure = failure
         if failure is None:
-            return await self._answers.encode(taken, Result(True, data, None, meta, call_id))
-        if span is not None:
-            span.fail(failure.code, failure.message)
-            span.end()
-        failure = instructive(failure, taken.asked, self._execution.capability(taken))
-        return await self._answers.encode(taken, Result.of_error(failure, tool_call_id=call_id, meta=meta))
+            result = Result(True, data, None, meta, call_id)
+        else:
+            if span is not None:
+                span.fail(failure.code, failure.message)
+                span.end()
+            failure = instructive(failure, taken.asked, self._execution.capability(taken))
+            result = Result.of_error(failure, tool_call_id=call_id, meta=meta)
+        try:
+            return await self._tell(taken, result)
+        finally:
+            self._witness.answered(taken, meta, data)
+
+    def _tell(self, taken: Taken, result: Result) -> Awaitable[bytes | None]:
+        return self._answers.encode(taken, result) if taken.feed is None else self._finish(taken, taken.feed, result)
+
+    async def _finish(self, taken: Taken, feed: Feed, result: Result) -> bytes | None:
+        # The work is over, so that whoever ends it now must not interrupt the word of that.
+        taken.task = None
+        await feed.finish(result)
+        return None if feed.streams else await self._answers.encode(taken, result)
 
     def refusal(self, taken: Taken, why: ErrorInfo) -> bytes | None:
         """The bytes that answer a call without running it; None when nobody could read them."""
@@ -92,6 +121,8 @@ class Line:
         except Rejected as problem:
             why = problem.info
         call_id = "" if taken.asked is None else taken.asked.tool_call_id
+        taken.failure = why
+        self._witness.answered(taken, {})
         return self._answers.short(taken, why, call_id)
 
     def read(self, taken: Taken) -> Asked:
@@ -100,15 +131,21 @@ class Line:
 
     def _open_span(self, taken: Taken) -> Span:
         envelope, headers = taken.envelope, taken.message.headers
+        if self._telemetry.passes(headers):
+            return PassingSpan(headers)
         trace_id = envelope.trace_id if envelope is not None else new_trace_id()
         return self._telemetry.start(
             lambda: f"execute_tool {taken.name}",
             SpanKind.SERVER,
             trace_id=trace_id,
-            parent=TraceContext.from_headers(headers) if headers else None,
+            parent=TraceContext.from_headers(headers),
             sampling_key=(envelope.workflow_id if envelope is not None else None) or trace_id,
             attributes=lambda: tool_attributes(self._agent, taken.asked, envelope),
         )
+
+
+def _since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)
 
 
 def _take_back_cancellation() -> None:

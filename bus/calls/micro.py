@@ -76,13 +76,11 @@ class Micro:
             answers[subject] = lambda _: info
         for subject in micro("STATS", agent, instance):
             answers[subject] = lambda _: self._stats()
-        self._connection = connection
         self._answering = Answering(connection, answers, name=f"micro {agent}")
 
     async def start(self) -> None:
         """Begins to answer. Raises BrokerError."""
         await self._answering.start()
-        await self._connection.flush()
 
     async def stop(self) -> None:
         """Stops; a second call does nothing."""

@@ -16,7 +16,7 @@ from bus.broker.connection import Connection
 from bus.broker.leases import Leases
 from bus.broker.streams import StreamNames
 from bus.calls.asked import Asked
-from bus.calls.control import Presence, presence
+from bus.calls.control import Presence, Verb, Word, presence
 from bus.errors import BrokerError, error
 
 log = logging.getLogger("bus.calls")
@@ -156,7 +156,6 @@ class Replays:
     async def _is_abandoned(self, found: dict[str, Any]) -> bool:
         if found["instance"] == self._instance:
             return False
-        said = await presence(
-            self._connection, self._agent, found["instance"], sender=found["sender"], tool_call_id=found["call"]
-        )
+        word = Word(Verb.ALIVE, found["call"])
+        said = await presence(self._connection, self._agent, found["instance"], word, sender=found["sender"])
         return said in (Presence.GONE, Presence.HAS_NOT)

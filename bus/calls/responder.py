@@ -13,7 +13,7 @@ from bus.broker.connection import Connection, Subscription
 from bus.broker.parser import Arrival
 from bus.broker.tasks import end
 from bus.broker.wire import publish_command
-from bus.calls.control import ALL, Verb, read_word
+from bus.calls.control import ALL, Verb, Word
 from bus.calls.line import Line
 from bus.calls.taken import Taken
 from bus.errors import BusError, ErrorInfo, Rejected, error
@@ -50,6 +50,8 @@ class Responder:
         self._quiet = asyncio.Event()
         self._hurried = asyncio.Event()
         self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._is_stirring = False
 
     @property
     def in_flight(self) -> int:
@@ -120,15 +122,38 @@ class Responder:
             self._say(message, self._busy())
             return
         self._queue.append(Taken(message))
+        if not self._is_stirring:
+            self._is_stirring = True
+            self._loop.call_soon(self._stir)
+
+    def _stir(self) -> None:
+        """Sets workers to work: one, which answers all that has arrived, unless calls are found to wait for something.
+
+        Then each that waits in the queue needs one of its own.
+        """
+        wanted = min(len(self._queue), self.concurrency if self._running else 1)
+        woken = 0
+        while woken < wanted and self._wake():
+            woken += 1
+        self._is_stirring = woken > 0
+        if woken:
+            self._loop.call_soon(self._stir)  # after they have begun
+
+    def _wake(self) -> bool:
         while self._idle:
             waiting = self._idle.pop()
             if not waiting.done():
                 waiting.set_result(None)
-                return
-        if len(self._workers) < self.concurrency:
-            worker = asyncio.create_task(self._work(), context=self._context.copy())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+                return True
+        if len(self._workers) >= self.concurrency:
+            return False
+        self._start_worker()
+        return True
+
+    def _start_worker(self) -> None:
+        worker = asyncio.create_task(self._work(), context=self._context.copy())
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -154,8 +179,8 @@ class Responder:
             finally:
                 self._running.discard(taken)
                 taken.leave()
-            if reply is not None:
-                await self._send(taken.message.reply, reply)
+            if reply is not None and self._post(taken.message.reply, reply):
+                await self._relieve()
             if not self._running and not self._queue:
                 self._quiet.set()
             if contextvars.copy_context() != before:
@@ -164,15 +189,19 @@ class Responder:
 
     def _replaced(self) -> None:
         if self._queue:
-            worker = asyncio.create_task(self._work(), context=self._context.copy())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._start_worker()
 
-    async def _send(self, subject: str, data: bytes) -> None:
+    def _post(self, subject: str, data: bytes) -> bool:
+        """Sends an answer; what is sent in one turn of the loop is one write. True: more waits than should."""
         try:
-            await self._connection.send(publish_command(subject, "", b"", data))
+            return self._connection.post(publish_command(subject, "", b"", data))
         except BusError as problem:
             log.warning("%s: a result cannot be sent: %s", self._agent, problem.info.message)
+            return False
+
+    async def _relieve(self) -> None:
+        with contextlib.suppress(BusError):  # What comes next is told it.
+            await self._connection.relieve()
 
     # -- answering at once --
 
@@ -180,15 +209,16 @@ class Responder:
         """Answers without running anything, in the order of the messages; beyond 4,096 that wait nothing is said."""
         taken = Taken(message)
         taken.ended = why
+        answer = self._line.refusal(taken, why)
         with contextlib.suppress(asyncio.QueueFull):
             if message.reply:
-                self._said.put_nowait((message.reply, self._line.refusal(taken, why) or b""))
+                self._said.put_nowait((message.reply, answer or b""))
 
     async def _speak(self) -> None:
         while True:
             subject, data = await self._said.get()
-            if data:
-                await self._send(subject, data)
+            if data and self._post(subject, data):
+                await self._relieve()
             self._said.task_done()
 
     def _busy(self) -> ErrorInfo:
@@ -207,16 +237,19 @@ class Responder:
     # -- the control line --
 
     def _hear(self, message: Arrival) -> None:
-        said = read_word(message.data)
+        said = Word.decode(message.data)
         if said is None:
             return
-        verb, call_id = said
-        if verb is Verb.ALIVE:
+        call_id, sender = said.tool_call_id, message.subject.rpartition(".")[2]
+        if said.verb is Verb.CREDIT:
+            for taken in self._running:
+                if taken.feed is not None and self._is(taken, call_id, sender):
+                    taken.feed.grant(said.read)
+        if said.verb is not Verb.CANCEL:
             if message.reply and not self._said.full():
                 found = any(self._is(taken, call_id) for taken in (*self._running, *self._queue))
                 self._said.put_nowait((message.reply, b"yes" if found else b"no"))
             return
-        sender = message.subject.rpartition(".")[2]
         why = error("tool.cancelled", "cancelled by its caller").info
         for taken in list(self._queue):
             if self._is(taken, call_id, sender):
@@ -244,10 +277,12 @@ class Responder:
             now = time.monotonic()
             asked_at = {taken: at for taken, at in asked_at.items() if taken in self._running}
             for taken in list(self._running):
-                if taken.ends_at <= now and now - asked_at.get(taken, 0.0) >= ASK_AGAIN_S:
+                is_late = taken.ends_at <= now
+                is_alone = taken.feed is not None and taken.feed.is_abandoned()
+                if (is_late or is_alone) and now - asked_at.get(taken, 0.0) >= ASK_AGAIN_S:
                     asked_at[taken] = now
-                    name = taken.asked.tool_name if taken.asked is not None else "the call"
-                    taken.end(error("tool.timeout", f"{name} did not end in its time").info)
+                    late = error("tool.timeout", f"{taken.name} did not end in its time")
+                    taken.end((late if is_late else error("tool.cancelled", "nobody reads its stream any more")).info)
 
     async def _until_quiet(self, timeout_s: float, *, hurried: bool = True) -> None:
         deadline = time.monotonic() + timeout_s

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bus.calls.draft import CallDraft
-from bus.calls.index import Index, Offer
+from bus.calls.index import Offer
+from bus.calls.sight import Seen
 from bus.envelope import CURRENT
 from bus.errors import BusError, error
 
 
-def suitable(index: Index, draft: CallDraft) -> list[Offer] | BusError:
+def suitable(index: Seen, draft: CallDraft) -> list[Offer] | BusError:
     """The offers that fit a draft: the capability, the agent if one is named, a version that both sides know."""
     offers: Iterable[Offer] = index.offers(draft.capability)
     if draft.agent is not None:

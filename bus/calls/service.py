@@ -15,10 +15,12 @@ from bus.calls.call import Publish
 from bus.calls.caller import Caller
 from bus.calls.capability import Capability
 from bus.calls.execution import Check, Execution
+from bus.calls.guard import Guard
 from bus.calls.line import Line
 from bus.calls.micro import Micro
 from bus.calls.registry import Registration
 from bus.calls.responder import Responder
+from bus.calls.tasks.runner import Attempts, Runner
 from bus.envelope import SUPPORTED
 from bus.telemetry.spans import Telemetry
 from bus.workflow.artifacts import Artifacts
@@ -43,14 +45,17 @@ class Service:
         checks: Sequence[Check],
         concurrency: int,
         publish: Publish,
+        attempts: Attempts,
+        guard: Guard,
         accepts: Mapping[str, Any] | None = None,
         handles: Sequence[str] = (),
     ) -> None:
         instance = uuid.uuid4().hex
-        self.caller = Caller(connection, telemetry, agent)
+        self.caller = Caller(connection, telemetry, agent, guard)
         self._agent = agent
         self._is_needed = bool(capabilities or accepts)
         artifacts = Artifacts(connection)
+        answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
         execution = Execution(
             connection,
             agent=agent,
@@ -61,9 +66,20 @@ class Service:
             publish=publish,
             artifacts=artifacts,
             accounts=self.caller.accounts,
+            answers=answers,
+            submission=self.caller.submission,
+            rules=guard.rules,
         )
-        answers = Answers(agent, artifacts, inline_limit=connection.settings.inline_limit)
-        line = Line(connection, telemetry, execution, answers, agent=agent)
+        line = Line(connection, telemetry, execution, answers, guard.witness, agent=agent)
+        self.tasks = Runner(
+            connection,
+            line,
+            agent=agent,
+            instance=instance,
+            capabilities=capabilities,
+            attempts=attempts,
+            offers=self.caller.registered,
+        )
         self._responder = Responder(connection, line, agent=agent, instance=instance, concurrency=concurrency)
         if capabilities:
             telemetry.metrics.calls.serve(capabilities, self._responder)
@@ -87,6 +103,7 @@ class Service:
     async def start(self) -> None:
         """Begins to answer, then registers. Raises BrokerError and RegistryError."""
         if self._is_needed:
+            await self.tasks.start()
             await self._responder.start()
             await self._registration.start()
         if self._micro is not None:
@@ -105,6 +122,7 @@ class Service:
         await self._hide()
         await self._registration.stop()
         await self._responder.close()
+        await self.tasks.close()
         await asyncio.shield(self.caller.close())
 
     async def _hide(self) -> None:

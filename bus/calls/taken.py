@@ -7,25 +7,57 @@ import asyncio
 from bus.broker.parser import Arrival
 from bus.broker.subjects import Subjects
 from bus.calls.asked import Asked
+from bus.calls.feed import Feed
 from bus.envelope import Envelope
 from bus.errors import ErrorInfo, error
 from bus.telemetry.logs import InHand, in_hand
+from bus.trust.call_record import canonical
 from bus.workflow.references import DATA_REF
 
 
 class Taken:
-    """One call in hand. `ended` is why it was cancelled from outside; the capability sees a cancellation."""
+    """One call in hand. `ended` is why it was cancelled from outside; the capability sees a cancellation.
 
-    __slots__ = ("asked", "ended", "ends_at", "envelope", "lines", "message", "task")
+    `arguments` are the arguments as they came, in canonical JSON, since a capability may change what it is given.
+    `denied` is why the rules refuse it, which its caller is not told; `failure` what it is told instead of a result.
+    """
+
+    __slots__ = (
+        "arguments",
+        "asked",
+        "attempt",
+        "denied",
+        "ended",
+        "ends_at",
+        "envelope",
+        "failure",
+        "feed",
+        "lines",
+        "message",
+        "task",
+        "task_id",
+    )
 
     def __init__(self, message: Arrival) -> None:
         self.message = message
         self.envelope: Envelope | None = None
+        self.feed: Feed | None = None
         self.asked: Asked | None = None
         self.ends_at = float("inf")
         self.ended: ErrorInfo | None = None
         self.task: asyncio.Task[None] | None = None
         self.lines: InHand | None = None
+        # Of the task that this call is, and which run of it.
+        self.task_id: str | None = None
+        self.attempt = 1
+        self.arguments: bytes | None = None
+        self.denied = ""
+        self.failure: ErrorInfo | None = None
+
+    def hold(self, asked: Asked) -> Asked:
+        """Takes what it asks, arguments included."""
+        self.asked, self.arguments = asked, canonical(asked.arguments)
+        return asked
 
     def end(self, why: ErrorInfo) -> None:
         """Cancels what runs for it; a second call asks again, the first reason stays."""
@@ -76,8 +108,7 @@ class Taken:
             asked = Asked.of(envelope)
             if asked.tool_name != name:
                 raise error("protocol.malformed", "payload.tool_name is not the subject's", path="payload.tool_name")
-            self.asked = asked
-            return asked
+            return self.hold(asked)
         # The payload comes later; until then the subject says what is asked.
         self.asked = Asked(envelope.message_id, name, None)
         return self.asked

@@ -19,12 +19,12 @@ from bus.config import Settings
 
 
 def bench(
-    messages: Annotated[int, typer.Option("--messages", min=1, help="How many messages each way.")] = 10_000,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="How many messages or calls each way.")] = 10_000,
     body_bytes: Annotated[int, typer.Option("--bytes", min=0, max=200_000, help="Bytes of each body.")] = 350,
     loop: Annotated[str, typer.Option("--loop", help="asyncio, or uvloop (extra `fast`).")] = "asyncio",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Measure this machine: how fast messages are sent and handled, beside the bare broker, on a private one.
+    """Measure this machine: how fast messages are handled and calls answered, beside the bare broker, on a private one.
 
     Compare the lines of one run; a busy machine slows all of them.
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from bus.calls.draft import CallDraft
 from bus.calls.index import Offer
+from bus.calls.records import Told
 from bus.cli.inspect import As_json
 from bus.cli.operate import Servers, log_to_stderr, read_payload
 from bus.cli.usage import UsageError
@@ -40,7 +41,7 @@ def _complete(incomplete: str) -> list[str]:
         settings = Settings.load(connect_timeout_s=COMPLETION_S)
         if not settings.servers and not (settings.store_dir / "broker.json").exists():
             return []
-        async with Bus.connect("completion", settings=settings) as bus:
+        async with Bus.connect("cli", settings=settings) as bus:
             return sorted(
                 {offer.card.name for offer in await bus.capabilities.find(incomplete, timeout_s=COMPLETION_S)}
             )
@@ -50,6 +51,7 @@ def _complete(incomplete: str) -> list[str]:
     return []
 
 
+As = Annotated[str, typer.Option("--from", help="As this agent or client may see it.")]
 Name = Annotated[str, typer.Argument(metavar="CAPABILITY", help="Its name.", autocompletion=_complete)]
 
 
@@ -62,16 +64,26 @@ def call(
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key, the same result.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", min=0.01, help="Seconds; default: the card's.")] = None,
     notify: Annotated[bool, typer.Option("--notify", help="Do not wait for the result; print the call's id.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole result: ok, data, error, meta.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Submit a task and print its id; bus task result ID waits for it.")
+    ] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="One JSON line a chunk, as it comes.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The whole result: ok, data, error, meta. Of a stream: every event.")
+    ] = False,
     servers: Servers = None,
 ) -> None:
     """Call a capability and print its data; an error goes to standard error and ends with 1.
 
+    Of a capability that takes long it prints the id of a task, as with --no-wait.
+
     Example: bus call calculator.add '{"a": 1, "b": 2}'
+    Example: bus call echo.spell '{"text": "hi"}' --stream
     """
     log_to_stderr("error")
-    if not is_agent_name(sender):
-        raise UsageError(f"--from {sender!r} is not an agent name: 1 to 64 letters, digits, _ and -")
+    if notify and no_wait:
+        raise UsageError("--notify asks for nothing and --no-wait for a task; give one of them")
+    _checked(sender)
     draft = CallDraft(
         capability,
         read_payload(arguments),
@@ -80,21 +92,57 @@ def call(
         version=version,
         idempotency_key=key,
     )
-    sys.exit(asyncio.run(_call(servers, sender, draft, notify, as_json)))
+    if stream and (key or notify or no_wait):
+        raise UsageError(
+            "--stream excludes --key, --notify and --no-wait: a stream is not kept under a key, and somebody reads it"
+        )
+    if stream:
+        sys.exit(asyncio.run(_stream(servers, sender, draft, as_json)))
+    sys.exit(asyncio.run(_call(servers, sender, draft, notify, no_wait, as_json)))
 
 
-async def _call(servers: str | None, sender: str, draft: CallDraft, notify: bool, as_json: bool) -> int:
+def _checked(sender: str) -> str:
+    if not is_agent_name(sender):
+        raise UsageError(f"--from {sender!r} is not an agent name: 1 to 64 letters, digits, _ and -")
+    return sender
+
+
+async def _call(servers: str | None, sender: str, draft: CallDraft, notify: bool, no_wait: bool, as_json: bool) -> int:
     async with Bus.connect(sender, servers=servers) as bus:
         if notify:
             print(await bus.notify(draft.capability, draft.arguments, agent=draft.agent))
             return 0
+        if no_wait:
+            options = {name: value for name, value in draft._asdict().items() if value is not None}
+            task = await bus.submit(options.pop("capability"), options.pop("arguments"), **options)
+            print(orjson.dumps({"task_id": task.id}).decode() if as_json else task.id)
+            return 0
         (result,) = (await bus.call_many([draft])).values()
-        return _print(result, as_json)
+        return print_result(result, as_json)
 
 
-def _print(result: Result, as_json: bool) -> int:
+async def _stream(servers: str | None, sender: str, draft: CallDraft, as_json: bool) -> int:
+    async with Bus.connect(sender, servers=servers) as bus:
+        stream = bus.stream(
+            draft.capability, draft.arguments, timeout_s=draft.timeout_s, agent=draft.agent, version=draft.version
+        )
+        try:
+            async with contextlib.aclosing(stream.records()) as records:
+                async for record in records:
+                    line = {"type": record.told, **record.payload} if as_json else record.payload.get("data")
+                    if as_json or record.told is Told.CHUNK:
+                        print(orjson.dumps(line).decode(), flush=True)
+        except BusError as problem:
+            return print_result(Result.of_error(problem.info), as_json=False)
+    return 0
+
+
+def print_result(result: Result, as_json: bool) -> int:
+    """Prints a result, or the error of a failed one, and returns the exit code."""
     if as_json:
         print(orjson.dumps(result.to_payload()).decode())
+    elif result.is_pending:
+        print(clean(str(result.meta.get("task_id"))))
     elif result.error is None:
         print(orjson.dumps(result.data, option=orjson.OPT_INDENT_2).decode())
     if result.error is not None:
@@ -110,15 +158,18 @@ def _print(result: Result, as_json: bool) -> int:
 def ls(
     prefix: Annotated[str, typer.Argument(help="Only capabilities whose name begins with it.")] = "",
     agent: Annotated[str | None, typer.Option("--agent", help="Only of this agent.")] = None,
+    sender: As = "cli",
     as_json: As_json = False,
     servers: Servers = None,
 ) -> None:
     """List what can be called: capability, version, agent, live replicas, description.
 
+    With rules, what --from may not call is not there.
+
     Example: bus registry ls calculator.
     """
     log_to_stderr("warning")
-    offers = asyncio.run(_offers(servers, prefix, agent))
+    offers = asyncio.run(_offers(servers, _checked(sender), prefix, agent))
     if as_json:
         print(orjson.dumps([_offer_json(offer) for offer in offers]).decode())
         return
@@ -136,8 +187,8 @@ def ls(
         print("nothing is registered", file=sys.stderr)
 
 
-async def _offers(servers: str | None, prefix: str, agent: str | None) -> list[Offer]:
-    async with Bus.connect("registry", servers=servers) as bus:
+async def _offers(servers: str | None, sender: str, prefix: str, agent: str | None) -> list[Offer]:
+    async with Bus.connect(sender, servers=servers) as bus:
         return await bus.capabilities.find(prefix, agent=agent)
 
 
@@ -148,6 +199,7 @@ def _offer_json(offer: Offer) -> dict[str, Any]:
 @registry_app.command("show")
 def show(
     agent: Annotated[str, typer.Argument(help="Agent name.")],
+    sender: As = "cli",
     servers: Servers = None,
 ) -> None:
     """Show one agent as JSON: its replicas and the whole of its cards.
@@ -155,11 +207,11 @@ def show(
     Example: bus registry show alice
     """
     log_to_stderr("warning")
-    sys.exit(asyncio.run(_show(servers, agent)))
+    sys.exit(asyncio.run(_show(servers, _checked(sender), agent)))
 
 
-async def _show(servers: str | None, agent: str) -> int:
-    async with Bus.connect("registry", servers=servers) as bus:
+async def _show(servers: str | None, sender: str, agent: str) -> int:
+    async with Bus.connect(sender, servers=servers) as bus:
         for found in await bus.capabilities.agents():
             if found.agent == agent:
                 print(
@@ -182,6 +234,7 @@ def try_examples(
     capability: Name,
     agent: Annotated[str | None, typer.Option("--agent", help="Only this agent.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", min=0.01, help="Seconds; default: the card's.")] = None,
+    sender: As = "cli",
     servers: Servers = None,
 ) -> None:
     """Run the example of every card of a capability as a test call.
@@ -189,11 +242,11 @@ def try_examples(
     Example: bus registry test calculator.add
     """
     log_to_stderr("error")
-    sys.exit(asyncio.run(_test(servers, capability, agent, timeout)))
+    sys.exit(asyncio.run(_test(servers, _checked(sender), capability, agent, timeout)))
 
 
-async def _test(servers: str | None, capability: str, agent: str | None, timeout_s: float | None) -> int:
-    async with Bus.connect("registry", servers=servers) as bus:
+async def _test(servers: str | None, sender: str, capability: str, agent: str | None, timeout_s: float | None) -> int:
+    async with Bus.connect(sender, servers=servers) as bus:
         offers = [one for one in await bus.capabilities.find(capability, agent=agent) if one.card.name == capability]
         failed = 0 if offers else 1
         if not offers:

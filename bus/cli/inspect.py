@@ -16,6 +16,7 @@ from bus.cli.operate import Servers, log_to_stderr
 from bus.cli.render import sighting_json, sighting_line
 from bus.cli.usage import UsageError
 from bus.client import Bus
+from bus.config import Settings
 from bus.doctor import Grade, examine
 from bus.text import clean
 
@@ -56,8 +57,13 @@ async def _tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    async with Bus.connect("tail", servers=servers) as bus:
-        seen = bus.watch(workflow_id=workflow_id, agent=agent, type=type, since=since, follow=follow)
+    async with (
+        Bus.connect("tail", servers=servers) as bus,
+        # Closed before the connection, also when whoever reads the lines has gone.
+        contextlib.aclosing(
+            bus.watch(workflow_id=workflow_id, agent=agent, type=type, since=since, follow=follow)
+        ) as seen,
+    ):
         async for sighting in seen:
             line = orjson.dumps(sighting_json(sighting)).decode() if as_json else sighting_line(sighting)
             print(line, flush=True)
@@ -84,8 +90,10 @@ def doctor(as_json: As_json = False, servers: Servers = None) -> None:
 
 
 async def _doctor(servers: str | None, as_json: bool) -> int:
-    async with Bus.connect("doctor", servers=servers) as bus:
-        findings = await examine(bus.connection)
+    # What is wrong with the rules is a finding; it must not keep the doctor away.
+    rules_file = Settings.load().rules_file
+    async with Bus.connect("doctor", servers=servers, rules_file="") as bus:
+        findings = await examine(bus.connection, rules_file=rules_file)
     bad = sum(finding.grade is Grade.BAD for finding in findings)
     if as_json:
         print(orjson.dumps(findings, option=orjson.OPT_INDENT_2).decode())

@@ -9,7 +9,23 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import bench, call, chaos, dead, inspect, operate, published, replay, schema, trace
+from bus.cli import (
+    audit,
+    bench,
+    call,
+    chaos,
+    dead,
+    inspect,
+    operate,
+    published,
+    replay,
+    rules,
+    schema,
+    task,
+    trace,
+    workflow,
+)
+from bus.cli.empty import refuse_empty
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
 from bus.delivery.letter import NoSuchDeadLetter
@@ -31,15 +47,17 @@ app.command("run")(operate.run)
 app.command("send")(operate.send)
 app.command("call")(call.call)
 app.add_typer(call.registry_app, name="registry")
+app.add_typer(task.task_app, name="task")
+app.command("audit")(audit.audit)
+app.add_typer(rules.rules_app, name="rules")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
+app.add_typer(workflow.workflow_app, name="workflow")
+workflow.workflow_app.command("replay")(replay.replay_workflow)
 app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
 schema.schema_app.command("publish")(published.publish)
 schema.schema_app.command("impact")(published.impact_command)
-workflow_app = typer.Typer(help="Look at workflows, and replay them.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(workflow_app, name="workflow")
-workflow_app.command("replay")(replay.replay_workflow)
 app.command("doctor")(inspect.doctor)
 app.command("chaos")(chaos.chaos)
 app.command("bench")(bench.bench)
@@ -80,7 +98,9 @@ def main() -> None:
 def run_edge(application: typer.Typer) -> None:
     """Runs a typer application with the exit codes and error lines that all our commands share."""
     try:
-        application()
+        command = typer.main.get_command(application)
+        refuse_empty(command)
+        command()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:

@@ -29,6 +29,8 @@ from bus.envelope import is_agent_name
 from bus.errors import BusError
 from bus.telemetry import logs
 from bus.telemetry.redaction import Redaction
+from bus.trust.rule_book import RuleBook
+from bus.workflow.branches import BRANCH, newest_branch
 
 log = logging.getLogger("bus.cli")
 
@@ -72,11 +74,14 @@ async def _until_stopped(settings: Settings) -> None:
 
 
 def run(
-    agents: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT...", help="What to run.")],
+    agents: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT|FILE.toml...", help="What to run.")],
     servers: Servers = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file here changes.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes, each with all agents.")] = 1,
     grace: Annotated[float | None, typer.Option("--grace", min=0, help="Seconds to finish work on a stop.")] = None,
+    rules: Annotated[
+        str | None, typer.Option("--rules", metavar="FILE", help="Who may call what; default: BUS_RULES_FILE.")
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option("--log-level", help="debug, info, warning or error; default: BUS_LOG_LEVEL, else info."),
@@ -91,13 +96,17 @@ def run(
 ) -> None:
     """Run agents until SIGTERM or Ctrl-C, then drain: finish what is in hand, hand the rest back.
 
+    A FILE.toml describes an agent whose capabilities are HTTP services and programs; ops/connectors shows how.
     A second signal ends the grace and hands back at once; a third ends the process. With --metrics-port and several
     workers, each has its own port, counted up from the one given (all take a free one for 0); the log says which.
 
     Example: bus run agents.writer:writer agents.reviewer:reviewer --workers 2
     """
-    settings = Settings.load(servers=servers, grace_s=grace, log_level=log_level, log_format=log_format)
+    settings = Settings.load(
+        servers=servers, grace_s=grace, log_level=log_level, log_format=log_format, rules_file=rules
+    )
     log_lines(settings)
+    RuleBook.opened(settings)  # refused here, before anything starts
     loaded = [load_agent(name) for name in agents]
     if workers > 1 or reload:
         if metrics_port is not None and metrics_port + workers - 1 > MAX_PORT:
@@ -105,6 +114,7 @@ def run(
         arguments = ["run", *agents, "--log-level", settings.log_level, "--log-format", settings.log_format]
         arguments += ["--servers", servers] if servers else []
         arguments += ["--grace", str(grace)] if grace is not None else []
+        arguments += ["--rules", rules] if rules is not None else []
         each = [arguments + _metrics_arguments(metrics_port, metrics_host, number) for number in range(workers)]
         sys.exit(supervise.run(each, reload=reload, grace_s=settings.grace_s))
     asyncio.run(_run(loaded, settings, metrics_port=metrics_port, metrics_host=metrics_host))
@@ -178,13 +188,21 @@ def _scrape_endpoint(replicas: list[Replica], host: str, port: int | None) -> co
 
 
 def load_agent(name: str) -> Agent:
-    """The agent that `MODULE:AGENT` names, imported from here or the installed packages.
+    """The agent that `MODULE:AGENT` names, imported from here or the installed packages, or that a TOML file describes.
 
     Raises UsageError that says what is missing.
     """
+    if name.endswith(".toml"):
+        # Here, because no other command needs the time that it takes.
+        from bus.gateway.connections import BadConnections, load_connections
+
+        try:
+            return load_connections(Path(name))
+        except BadConnections as problem:
+            raise UsageError(str(problem)) from problem
     module_name, separator, attribute = name.partition(":")
     if not separator or not module_name or not attribute:
-        raise UsageError(f"{name!r} is not MODULE:AGENT, for example agents.writer:writer")
+        raise UsageError(f"{name!r} is neither MODULE:AGENT, such as agents.writer:writer, nor FILE.toml")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -233,7 +251,12 @@ async def _send(
     wait_s: float,
 ) -> int:
     async with Bus.connect(sender, servers=servers) as bus:
-        sent = await bus.send(to, type, payload, workflow_id=workflow_id, phase=phase, message_id=message_id)
+        # What names no branch would be set aside in a workflow that was rolled back.
+        branch = await newest_branch(bus.connection, workflow_id) if workflow_id is not None else 0
+        extensions = {BRANCH: branch} if branch else None
+        sent = await bus.send(
+            to, type, payload, workflow_id=workflow_id, phase=phase, message_id=message_id, extensions=extensions
+        )
         if not wait_s:
             print(sent.message_id)
             return 0

@@ -140,4 +140,4 @@ async def _recorded(workflow_id: str, servers: str | None) -> Recording:
             if len(matching) > 1:
                 raise BusError("tool.execution_failed", f"{len(matching)} workflows begin with {workflow_id}")
             story = await bus.trace(matching[0]) if matching else story
-        return await record(story, bus.artifacts)
+        return await record(story, bus.connection)

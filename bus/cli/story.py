@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from bus.broker.subjects import BROADCAST
+from bus.telemetry.context import w3c_trace_id
 from bus.text import clean, one_line
 from bus.workflow.story import LOST, State, Status, Step, Story, Total, Wait
 
@@ -19,6 +23,8 @@ MIN_LEFT, MAX_LEFT = 24, 72
 PHASE_CELLS = 10
 MAX_LISTED = 12
 MAX_ERROR_CHARS = 500
+MAX_SPENT = 3
+MIN_SHARE = 0.05
 PLAIN_WIDTH = 10_000
 
 _STYLES: Mapping[State, str] = {
@@ -150,10 +156,7 @@ def _header(story: Story) -> Iterator[Text]:
         (word, style),
         f" {length}, {count}" + (f", {still_open} open" if still_open else ""),
     )
-    for wait in story.waits[:MAX_LISTED]:
-        yield Text.assemble("waits for ", _wait(wait, story.read_at))
-    if len(story.waits) > MAX_LISTED:
-        yield Text(f"and for {len(story.waits) - MAX_LISTED} more groups of messages, see below")
+    yield from waits_lines(story)
     dead = [step for step in story.steps if step.state in LOST and step.death is not None]
     for step in dead[:MAX_LISTED]:
         assert step.death is not None
@@ -161,8 +164,31 @@ def _header(story: Story) -> Iterator[Text]:
         yield Text(clean(f"dead letter {step.death.id}: {step.envelope.to} {step.envelope.type}: {reason}"), "red")
     if len(dead) > MAX_LISTED:
         yield Text(f"and {len(dead) - MAX_LISTED} more dead letters, see below", "red")
+    if spent := [clean(text) for text in islice(_spent(story), MAX_SPENT)]:
+        yield Text(f"most time: {'; '.join(spent)}")
     for note in story.notes:
         yield Text(clean(f"note: {note}"), "dim")
+
+
+def _spent(story: Story) -> Iterator[str]:
+    """The longest waits and works on the critical path, those that a person would ask about."""
+    sums = defaultdict[tuple[str, str, str, str], float](float)
+    for step in story.steps:
+        if step.is_critical:
+            sums[step.envelope.type, "worked", "in", step.envelope.to] += step.exec_ms
+            sums[step.envelope.type, "waited", "for", step.envelope.to] += step.timing.waited_ms or 0.0
+    for (type, did, where, agent), ms in sorted(sums.items(), key=lambda one: -one[1]):
+        if ms <= story.wall_ms * MIN_SHARE or story.wall_ms <= 0:
+            return
+        yield f"{type} {did} {duration(ms)} {where} {agent} ({min(1.0, ms / story.wall_ms):.0%})"
+
+
+def waits_lines(story: Story) -> Iterator[Text]:
+    """What a workflow waits for."""
+    for wait in story.waits[:MAX_LISTED]:
+        yield Text.assemble("waits for ", _wait(wait, story.read_at))
+    if len(story.waits) > MAX_LISTED:
+        yield Text(f"and for {len(story.waits) - MAX_LISTED} more groups of messages; bus trace lists them")
 
 
 def _wait(wait: Wait, now: datetime) -> str:
@@ -252,6 +278,8 @@ def _outcome(step: Step) -> str:
         return f"{word[step.state]} {step.death.id}{tries}: {_error(step.death.code, step.death.reason)}"
     if step.state is State.RETRYING:
         return f"failed {_count(step.tries, 'time')}, is tried again: {error}"
+    if step.state is State.SET_ASIDE:
+        return clean(one_line(f"set aside: {step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
     if step.state is State.GONE and step.envelope.type == "error":
         return "noted by its receiver"
     return {
@@ -286,12 +314,18 @@ def _footer(story: Story) -> Iterator[Text]:
     yield Text(f"total       {_sums(story.total)}; wall time {duration(story.wall_ms)}")
     for title, sums in (("phase", story.by_phase), ("agent", story.by_agent)):
         for name, total in sums.items():
+            if name == BROADCAST:
+                continue  # nobody's time
             yield Text(f"{title}  {set_cell_size(clean(name), 16)}  {_sums(total)}", "dim")
     if any(step.is_critical for step in story.steps):
         marks = "* critical path"
         if any(step.timing.is_corrected for step in story.steps):
             marks += "   ~ the clocks disagree: moved to what the server saw"
         yield Text(marks, "dim")
+    traces = list(dict.fromkeys(w3c_trace_id(step.envelope.trace_id) for step in story.steps))
+    if traces:
+        more = f" and {len(traces) - MAX_SPENT} more" if len(traces) > MAX_SPENT else ""
+        yield Text(f"in Jaeger   trace {', '.join(traces[:MAX_SPENT])}{more}", "dim")
 
 
 def _sums(total: Total) -> str:

@@ -25,8 +25,9 @@ def run(workers: list[list[str]], *, reload: bool, grace_s: float) -> int:
     """Keeps one process `bus ARGUMENTS` alive for each of the `workers`, until SIGTERM or SIGINT.
 
     Returns the exit code. A worker that dies is started again, after a growing pause when it lived less than a
-    second. With `reload` all are restarted when a Python file below the current folder changes. Stopping passes the
-    signal on and waits for the workers' own drain; further signals are passed on too, the second one hurries them.
+    second. With `reload` all are restarted when a Python or TOML file below the current folder changes. Stopping
+    passes the signal on and waits for the workers' own drain; further signals are passed on too, the second one hurries
+    them.
     """
     stopping: list[int] = []
 
@@ -101,7 +102,7 @@ def _signal(slots: list[_Slot]) -> None:
 
 
 def _snapshot() -> set[tuple[Path, float]]:
-    """Every Python file below the current folder, with the time of its last change."""
+    """Every Python and TOML file below the current folder, with the time of its last change."""
     found = set()
     for path in _sources(Path.cwd()):
         # An editor's temporary file may be gone by now.
@@ -117,5 +118,5 @@ def _sources(folder: Path) -> Iterator[Path]:
     for entry in entries:
         if entry.is_dir() and not entry.is_symlink() and entry.name not in SKIPPED:
             yield from _sources(entry)
-        elif entry.suffix == ".py" and entry.is_file():
+        elif entry.suffix in (".py", ".toml") and entry.is_file():
             yield entry

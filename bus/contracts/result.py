@@ -39,6 +39,18 @@ class Result:
         labels = self.meta.get("labels")
         return tuple(one for one in labels if isinstance(one, str)) if isinstance(labels, list) else ()
 
+    @property
+    def status(self) -> str:
+        """The status of the envelope that carries it: pending, success, error, or cancelled."""
+        if self.error is None:
+            return "pending" if self.is_pending else "success"
+        return "cancelled" if self.error.code == "tool.cancelled" else "error"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the work goes on as a task, whose id is `meta["task_id"]`, and there is no data yet."""
+        return self.meta.get("status") == "pending"
+
     def unwrap(self) -> Any:
         """The data. Raises the error of a failed one, as the exception that its code stands for."""
         if self.error is not None:

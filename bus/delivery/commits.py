@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Protocol
 
 from bus.broker.connection import Connection
-from bus.broker.store import store
+from bus.broker.store import store_block
 from bus.broker.tasks import end
-from bus.broker.wire import publish_command
+from bus.broker.wire import ack_commands, publish_command
 from bus.errors import BusError, error
 from bus.workflow import completions
 from bus.workflow.completions import Completion, FailedAttempt
@@ -25,22 +25,35 @@ log = logging.getLogger("bus.delivery")
 MAX_GROUP = 256
 RETRY_S = 0.5
 
-Committed = Callable[[BusError | None], None]
 
-
-class Commit(NamedTuple):
-    """One delivery to record and settle. `then` is called once that is done, or with the error when it could not be."""
-
-    record: Completion | FailedAttempt
-    reply: str
-    then: Committed
+class Commit(Protocol):
+    """One delivery to record and settle."""
 
     @property
-    def settlement(self) -> bytes:
-        """What the server hears."""
-        if isinstance(self.record, Completion):
-            return b"+ACK"
-        return b'-NAK {"delay": %d}' % int(self.record.again_in_ms * 1e6)
+    def record(self) -> Completion | FailedAttempt:
+        """What is recorded."""
+
+    @property
+    def reply(self) -> str:
+        """Where it is settled."""
+
+    def ended(self, problem: BusError | None) -> None:
+        """Hears that it is done, or why it could not be. It must neither block nor raise."""
+
+
+class _GivenBack:
+    """A failed attempt that its pipeline waits for."""
+
+    __slots__ = ("done", "record", "reply")
+
+    def __init__(self, record: FailedAttempt, reply: str) -> None:
+        self.record = record
+        self.reply = reply
+        self.done: asyncio.Future[BusError | None] = asyncio.get_running_loop().create_future()
+
+    def ended(self, problem: BusError | None) -> None:
+        if not self.done.done():
+            self.done.set_result(problem)
 
 
 class Commits:
@@ -55,20 +68,16 @@ class Commits:
         self._task = connection.tasks.start(self._run(), name=f"commit what {agent} completed")
 
     def add(self, commit: Commit) -> None:
-        """Takes a commit; `then` must neither block nor raise."""
+        """Takes a commit."""
+        if not self._waiting:
+            self._arrived.set()
         self._waiting.append(commit)
-        self._arrived.set()
 
     async def give_back(self, failed: FailedAttempt, reply: str) -> None:
         """Records a failed attempt and gives its delivery back. Raises BrokerError when it could not be."""
-        done: asyncio.Future[BusError | None] = asyncio.get_running_loop().create_future()
-
-        def then(problem: BusError | None) -> None:
-            if not done.done():
-                done.set_result(problem)
-
-        self.add(Commit(failed, reply, then))
-        if (problem := await done) is not None:
+        given_back = _GivenBack(failed, reply)
+        self.add(given_back)
+        if (problem := await given_back.done) is not None:
             raise problem
 
     async def stop(self) -> None:
@@ -76,7 +85,7 @@ class Commits:
         await end(self._task)
         left, self._waiting = self._waiting, []
         for commit in left:
-            commit.then(error("broker.unavailable", "stopped before the completion was stored"))
+            commit.ended(error("broker.unavailable", "stopped before the completion was stored"))
 
     async def _run(self) -> None:
         while True:
@@ -91,25 +100,32 @@ class Commits:
                     await asyncio.sleep(RETRY_S)
             finally:
                 for commit in group:
-                    commit.then(problem)
+                    commit.ended(problem)
 
     async def _commit(self, group: list[Commit]) -> BusError | None:
         # A group that cannot be stored is kept and tried again; its messages are kept alive meanwhile.
+        records = [one.record for one in group]
+        body = completions.encode(
+            [one for one in records if isinstance(one, Completion)],
+            [one for one in records if isinstance(one, FailedAttempt)],
+        )
+        timeout_s = self._connection.settings.publish_timeout_s
         try:
-            stored = await store(
-                self._connection,
-                self._subject,
-                completions.encode(
-                    [one.record for one in group if isinstance(one.record, Completion)],
-                    [one.record for one in group if isinstance(one.record, FailedAttempt)],
-                ),
-                {},
-                timeout_s=self._connection.settings.publish_timeout_s,
-            )
+            stored = await store_block(self._connection, self._subject, body, b"", timeout_s=timeout_s)
             self._on_stored(stored.seq)
-            await self._connection.send(
-                b"".join([publish_command(one.reply, "", b"", one.settlement) for one in group])
-            )
+            await self._connection.send(_settlements(group))
         except BusError as problem:
             return problem
         return None
+
+
+def _settlements(group: list[Commit]) -> bytes:
+    """What the server hears, as it stands on the wire."""
+    replies = [one.reply for one in group if isinstance(one.record, Completion)]
+    return ack_commands(replies) + b"".join(
+        [
+            publish_command(one.reply, "", b"", b'-NAK {"delay": %d}' % int(one.record.again_in_ms * 1e6))
+            for one in group
+            if isinstance(one.record, FailedAttempt)
+        ]
+    )

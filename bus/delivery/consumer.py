@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+import orjson
 
 from bus.broker.connection import Connection
 from bus.broker.laned_pull import LanedPull
@@ -16,7 +19,9 @@ from bus.broker.subjects import DUE
 from bus.broker.tasks import end
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.workers import Workers
-from bus.errors import BusError
+from bus.envelope import Envelope
+from bus.errors import BusError, Rejected
+from bus.workflow.control import Control
 
 log = logging.getLogger("bus.delivery")
 
@@ -27,7 +32,8 @@ class Consumer:
     """Pulls for one agent and runs the pipeline for each message, at most `concurrency` at once over all lanes.
 
     An agent that needs one lane only has the fast pull; the first message on another lane, or a handler of
-    broadcasts, makes it change to the pull by lanes (decision 4).
+    broadcasts, makes it change to the pull by lanes (decision 4). `only` names the one lane of a consumer that takes
+    nothing else.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class Consumer:
         agent: str,
         concurrency: int,
         broadcasts: Collection[str] = (),
+        only: str | None = None,
     ) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -49,12 +56,12 @@ class Consumer:
         self._workers = Workers(self._run, lost=self._ended, limit=concurrency, name=agent)
         self._idle = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._normal = lane(connection, agent, NORMAL)
-        self._lanes = {NORMAL: self._normal}
+        self._normal = lane(connection, agent, only or NORMAL)
+        self._lanes = {self._normal.name: self._normal}
         self._pull: PullLoop | None = None
         self._by_lanes = LanedPull(connection, take=self._take_of, room=self._room, missing=pipeline.suspect_copies)
         self._is_by_lanes = False
-        self._watch = LaneWatch(connection, agent, needed=self._open)
+        self._watch = LaneWatch(connection, agent, needed=self._open) if only is None else None
         self._widening: asyncio.Task[None] | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
@@ -75,7 +82,8 @@ class Consumer:
         self._by_lanes.add(self._normal)
         if self._broadcasts:
             await self._start_broadcasts()
-        await self._watch.start()
+        if self._watch is not None:
+            await self._watch.start()
         self._connection.on_reconnect(self._leave_waiting)
         if self._is_by_lanes:
             await self._by_lanes.start()
@@ -96,7 +104,8 @@ class Consumer:
 
         `hurry` ends the grace. Returns how many were handed back. Nothing is lost at any point of it.
         """
-        await self._watch.stop()
+        if self._watch is not None:
+            await self._watch.stop()
         if self._widening is not None:
             await self._widening
         if self._pull is not None:
@@ -117,6 +126,21 @@ class Consumer:
     def hurry(self) -> None:
         """Ends the grace of a drain, now or when it begins; a second call does nothing."""
         self._hurried.set()
+
+    def decided(self, workflow_id: str, control: Control) -> None:
+        """Hears what was decided about a workflow; what it runs against that is cancelled and handed back."""
+        needle = orjson.dumps(workflow_id)[1:-1]
+
+        def is_set_aside(delivery: Delivery) -> bool:
+            if needle not in delivery.data:
+                return False
+            with contextlib.suppress(Rejected):
+                envelope = Envelope.decode(delivery.data)
+                return envelope.workflow_id == workflow_id and control.verdict(envelope) is not None
+            return False
+
+        if cancelled := self._workers.cancel_some(is_set_aside):
+            log.info("%s cancelled %d messages of workflow %s", self._agent, cancelled, workflow_id)
 
     async def _start_broadcasts(self) -> None:
         subjects = [self._connection.subjects.events_of(type) for type in self._broadcasts]
@@ -163,11 +187,10 @@ class Consumer:
         self._in_hand[delivery.reply] = delivery
         self._workers.put(delivery)
 
-    async def _run(self, delivery: Delivery) -> None:
+    def _run(self, delivery: Delivery) -> Coroutine[Any, Any, None]:
         if self._broadcasts and delivery.subject.startswith(self._own_broadcasts):
-            await self._skip(delivery)
-        else:
-            await self._pipeline.run(delivery, self._ended)
+            return self._skip(delivery)
+        return self._pipeline.run(delivery, self._ended)
 
     def _take_of(self, lane: Lane, delivery: Delivery) -> None:
         if lane.name == DUE:

@@ -105,30 +105,43 @@ class Dedupe:
             self._follower = None
         await self._stack.aclose()
 
+    # Of the class, because a member of an enum is found as slowly as a method is called.
+    _TAKEN = Claim.TAKEN
+
     async def claim(self, key: bytes, *, seq: int, redelivered: bool) -> Claim:
         """Claims a message for this replica; `seq` is its sequence in its stream.
 
         When the delivery is in doubt, the peers are asked first and memory then catches up with the stream. Raises
         BrokerError when that cannot be done: handling it blindly could double it.
         """
+        found = self.claim_undoubted(key, seq=seq, redelivered=redelivered)
+        return found or await self.claim_doubted(key, seq=seq, redelivered=redelivered)
+
+    def claim_undoubted(self, key: bytes, *, seq: int, redelivered: bool) -> Claim | None:
+        """The claim of a delivery that is not in doubt; None for one that is, which `claim_doubted` then claims."""
         if key in self._remembered:
             return Claim.COMPLETED
         if key in self._claims:
             return Claim.HELD
-        self._claims.add(key)
         peers = self._peers
         if seq > peers.given:
             peers.given = seq
         is_behind = self._breaks != self._caught_up_breaks or self._doubts != self._resolved_doubts
         if redelivered or is_behind or seq <= peers.mark or key in self._asked_of:
-            found = Claim.HELD
-            try:
-                found = await self._resolve(key, seq=seq, redelivered=redelivered)
-            finally:
-                if found is not Claim.TAKEN:
-                    self._claims.discard(key)
-            return found
-        return Claim.TAKEN
+            return None
+        self._claims.add(key)
+        return self._TAKEN
+
+    async def claim_doubted(self, key: bytes, *, seq: int, redelivered: bool) -> Claim:
+        """The second half of `claim`; call it at once after the first."""
+        self._claims.add(key)
+        found = Claim.HELD
+        try:
+            found = await self._resolve(key, seq=seq, redelivered=redelivered)
+        finally:
+            if found is not Claim.TAKEN:
+                self._claims.discard(key)
+        return found
 
     def release(self, key: bytes) -> None:
         """Gives a claim back, so that another delivery of the message can run."""

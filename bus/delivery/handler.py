@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,9 +19,13 @@ from bus.delivery.limits import NO_LIMITS, Limits
 from bus.delivery.message import Message
 from bus.delivery.settlement import RetryPolicy
 from bus.envelope import versions
-from bus.telemetry.told import contained as contained
+from bus.telemetry.told import instead_of as instead_of
 from bus.telemetry.told import told as told
 from bus.telemetry.told import told_with_trace as told_with_trace
+
+# The type of the messages that ask for tasks (wire specification, section Tasks).
+TASK_REQUEST = "tool_call_request"
+UNCOUNTED = 1_000_000
 
 HandlerFunction = Callable[..., Any]
 CallNext = Callable[[Message], Awaitable[None]]
@@ -98,13 +102,23 @@ class Handler:
             payload = self.chain.read(payload, schema)
         return payload if self.model is None else validate(payload, self.model)
 
-    async def call(self, message: Message) -> None:
+    def call(self, message: Message) -> Awaitable[None]:
         """Runs the function on a message; a plain function runs in a worker thread, where it may block."""
         arguments = (message.content, message) if self.takes_message else (message.content,)
         if self.is_coroutine:
-            await self.function(*arguments)
-        else:
-            await asyncio.to_thread(_in_thread, self.function, arguments)
+            begun: Awaitable[None] = self.function(*arguments)
+            return begun
+        return asyncio.to_thread(_in_thread, self.function, arguments)
+
+
+def task_handler(function: HandlerFunction, policy: RetryPolicy) -> Handler:
+    """The handler of an agent's tasks. `function` counts their attempts itself; the policy only says how fast."""
+    return Handler.of(TASK_REQUEST, function, retry=_uncounted(policy))
+
+
+def _uncounted(policy: RetryPolicy) -> RetryPolicy:
+    by_code = {code: _uncounted(one) for code, one in policy.by_code.items()}
+    return replace(policy, max_attempts=UNCOUNTED, max_age_s=None, by_code=by_code)
 
 
 def accepted(handlers: Mapping[str, Handler]) -> Accepts:

@@ -129,7 +129,8 @@ class Grouping:
 
 def attempts_before(headers: Mapping[str, str]) -> int:
     """How often a message was tried before it was sent again as a dead letter; 0 for one that never died."""
-    return _number(headers.get(ATTEMPTS, ""))
+    told = headers.get(ATTEMPTS)
+    return _number(told) if told else 0
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:

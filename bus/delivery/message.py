@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,8 +19,11 @@ from bus.trust import budget
 from bus.trust.accounts import Accounts
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
-from bus.workflow.calling import Calling
+from bus.workflow.branches import in_this_branch
+from bus.workflow.calling import Calling, Streamed, Submitted
 from bus.workflow.context import FAMILY, Context
+from bus.workflow.handle import WorkflowHandle, Workflows
+from bus.workflow.slots import TIMEOUT_S, TTL_S, Slot
 from bus.workflow.state import WorkflowState
 
 
@@ -34,19 +38,20 @@ class Message:
     __slots__ = (
         "_accounts",
         "_agent",
+        "_artifacts",
         "_began",
         "_calls",
         "_labels",
-        "_memory_limit",
         "_ordinal",
         "_phase",
         "_publisher",
         "_span",
-        "_state",
-        "artifacts",
+        "_workflow",
+        "_workflows",
         "attempt",
         "content",
         "envelope",
+        "set_aside",
     )
 
     def __init__(
@@ -60,23 +65,23 @@ class Message:
         span: Span,
         publisher: Publisher,
         artifacts: Artifacts,
-        state: Callable[..., WorkflowState],
+        workflows: Workflows,
         calls: Calling,
         accounts: Accounts,
-        memory_limit: int,
     ) -> None:
         self.envelope = envelope
         self.attempt = attempt
         self.content = content
-        self.artifacts = artifacts
-        self._state = state
+        self._artifacts = artifacts
+        self.set_aside: str | None = None
+        self._workflows = workflows
+        self._workflow: WorkflowHandle | None = None
         self._agent = agent
         self._phase = phase
         self._span = span
         self._publisher = publisher
         self._calls = calls
         self._accounts = accounts
-        self._memory_limit = memory_limit
         # Beside those of the envelope.
         self._labels: dict[str, None] | None = None
         self._ordinal = 0
@@ -85,7 +90,33 @@ class Message:
     @property
     def state(self) -> WorkflowState:
         """The documents that all agents of this workflow share."""
-        return self._state(self.workflow_id)
+        return self.workflow.state
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Content that travels by reference."""
+        if self._workflow is None or not self._workflow.holds_slots:
+            return self._artifacts
+        return self._artifacts.under(self._workflow.fence)
+
+    def slot(
+        self, phase: str, *, key: str = "", limit: int | None = None, ttl_s: float = TTL_S, timeout_s: float = TIMEOUT_S
+    ) -> AbstractAsyncContextManager[Slot]:
+        """Works in a phase while holding one of its slots; see `WorkflowHandle.slot`."""
+        return self.workflow.slot(phase, key=key, limit=limit, ttl_s=ttl_s, timeout_s=timeout_s)
+
+    async def _check(self) -> None:
+        """Whether anything may still be done in the course of this message."""
+        self._workflows.controls.check(self.envelope)
+        if self._workflow is not None:
+            await self._workflow.fence.confirm()
+
+    @property
+    def workflow(self) -> WorkflowHandle:
+        """The workflow that it belongs to: its record, phases and documents."""
+        if self._workflow is None:
+            self._workflow = self._workflows.of(self.envelope)
+        return self._workflow
 
     @property
     def message_id(self) -> str:
@@ -167,6 +198,7 @@ class Message:
         delivered that many seconds later, as with the extension `deliver_at`. Raises as
         `Publisher.publish`, and Rejected `protocol.malformed` for a name or type that the envelope refuses.
         """
+        await self._check()
         draft = self._compose(Draft(to, type, payload, phase, role, status, key, message_id, extensions, delay_s))
         if "budget" in self.envelope.extensions:
             await self._accounts.spend(self.envelope, messages=1)
@@ -181,6 +213,7 @@ class Message:
         idempotency key derived from this message (and `key`, where the order of calls may differ between two runs),
         so a handler that runs again gets the stored result and the work is done once.
         """
+        await self._check()
         self._ordinal += 1
         part = f"call:{key}" if key else f"call:{self._ordinal}:{capability}"
         options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
@@ -193,8 +226,34 @@ class Message:
         # What is called and sent also comes from what was read for it.
         return self.envelope if self._labels is None else joined(self.envelope, self._labels)
 
+    def stream(self, capability: str, arguments: BaseModel | dict[str, Any], **options: Any) -> Streamed:
+        """Streams a capability in the course of handling this message; as `Bus.stream`.
+
+        It inherits the deadline, the workflow and the trace; labels of its chunks are those of what is sent after them.
+        A handler that runs again begins a new stream.
+        """
+        self._workflows.controls.check(self.envelope)
+        return self._calls.stream(
+            capability, arguments, cause=self._cause, parent=self._span.context, heard=self.label, **options
+        )
+
+    async def submit(
+        self, capability: str, arguments: BaseModel | dict[str, Any], *, key: str | None = None, **options: Any
+    ) -> Submitted:
+        """Submits a task in the course of handling this message; arguments, options and errors as `Bus.submit`.
+
+        It inherits the deadline, the workflow and the trace. Its id is derived from this message (and `key`, where the
+        order may differ between two runs), so a handler that runs again submits the same task.
+        """
+        self._workflows.controls.check(self.envelope)
+        self._ordinal += 1
+        part = f"submit:{key}" if key else f"submit:{self._ordinal}:{capability}"
+        options.setdefault("derived_key", derive_message_id(self.sender, self.message_id, self._agent, part))
+        return await self._calls.submit(capability, arguments, cause=self._cause, parent=self._span.context, **options)
+
     async def send_many(self, drafts: Iterable[Draft]) -> list[Envelope]:
         """Sends several messages at once; ids as if each were sent by `send`. Raises as `Publisher.publish_many`."""
+        await self._check()
         envelopes = [self._compose(draft) for draft in drafts]
         if "budget" in self.envelope.extensions:
             await self._accounts.spend(self.envelope, messages=len(envelopes))
@@ -225,9 +284,9 @@ class Message:
     def context(self) -> Context:
         """What the agents of this workflow share beside messages: instructions, memory, artifacts."""
         return Context(
-            self._state(self.workflow_id, below=FAMILY),
+            self.workflow.documents(FAMILY),
             agent=self._agent,
-            limit_bytes=self._memory_limit,
+            limit_bytes=self._workflows.memory_limit,
             next_key=self._key,
             labels=lambda: self.labels,
             heard=self.label,
@@ -244,7 +303,8 @@ class Message:
             sender=self._agent,
             to=draft.to,
             type=draft.type,
-            message_id=draft.message_id or derive_message_id(self.sender, self.message_id, self._agent, part),
+            message_id=in_this_branch(self.envelope, draft.message_id)
+            or derive_message_id(self.sender, self.message_id, self._agent, part),
             trace_id=self.envelope.trace_id,
             session_id=self.envelope.session_id,
             workflow_id=self.envelope.workflow_id,

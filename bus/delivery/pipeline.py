@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
 from bus.broker.subjects import WorkSubject
-from bus.delivery.commits import Commit, Commits
+from bus.delivery.commits import Commits
 from bus.delivery.counting import count, count_settled
 from bus.delivery.dead_letters import DeadLetters
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
-from bus.delivery.handler import Handler, HandlerMiddleware, contained, told, told_with_trace
+from bus.delivery.handled import Handled, Kind
+from bus.delivery.handler import Handler, HandlerMiddleware, instead_of, told, told_with_trace
 from bus.delivery.handover import HandOver
 from bus.delivery.letter import attempts_before
 from bus.delivery.message import Message
@@ -32,10 +32,10 @@ from bus.delivery.refusal import REFUSAL_TTL_S, refusals
 from bus.delivery.route import Route
 from bus.delivery.settlement import RetryPolicy, Settlement, Verdict, decide
 from bus.delivery.tracing import DeliveryTracing
-from bus.envelope import Envelope, codec, versions
+from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, error
 from bus.telemetry import metrics
-from bus.telemetry.logs import ids_of, take_in_hand
+from bus.telemetry.logs import ids_of, ids_of_span, take_in_hand
 from bus.telemetry.metrics import Deliveries
 from bus.telemetry.spans import Span
 from bus.trust import budget, identity
@@ -43,20 +43,17 @@ from bus.trust.accounts import Accounts
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling
 from bus.workflow.completions import Completion
+from bus.workflow.handle import Workflows
 from bus.workflow.references import DATA_REF, restore
-from bus.workflow.state import WorkflowState
 
 log = logging.getLogger("bus.delivery")
 
 # A message that ends the process each time it is handled is never settled by it; the count of deliveries is
 # all that is left of it. Hand-backs of ordinary stops count too, hence the distance.
 CRASH_MARGIN = 10
+TAKEN, COMPLETED, HELD = Claim.TAKEN, Claim.COMPLETED, Claim.HELD
 ACK = Settlement(Verdict.ACK)
 LEAVE = Settlement(Verdict.LEAVE)
-
-
-# Type and phase of a message, for the metrics.
-Kind = tuple[str, str | None]
 
 
 @dataclass(slots=True)
@@ -98,6 +95,7 @@ class Pipeline:
         accounts: Accounts,
         max_visits: int | None,
         hand_over: HandOver,
+        workflows: Workflows,
     ) -> None:
         settings = connection.settings
         policy = retry or RetryPolicy(max_attempts=settings.max_attempts)
@@ -111,9 +109,9 @@ class Pipeline:
         self._calls = calls
         self._accounts = accounts
         self._max_visits = max_visits
-        self._memory_limit = settings.memory_limit
         self._publisher = publisher
         self._hand_over = hand_over
+        self._workflows = workflows
         self._dead_letters = DeadLetters(connection)
         self._artifacts = Artifacts(connection)
         self._max_hops = settings.max_hops
@@ -136,7 +134,8 @@ class Pipeline:
         settlement: Settlement | None = None
         try:
             try:
-                subject, envelope = self._decode(delivery, progress)
+                progress.subject = subject = self._connection.subjects.parse_work(delivery.subject)
+                progress.envelope = envelope = Envelope.decode(delivery.data)
             finally:
                 span = self._tracing.process(delivery, progress.envelope)
             take_in_hand(envelope, self._agent, span, delivery.headers)
@@ -195,13 +194,6 @@ class Pipeline:
                 span.end()
             ended(delivery)
 
-    def _decode(self, delivery: Delivery, progress: _Progress) -> tuple[WorkSubject, Envelope]:
-        progress.subject = self._connection.subjects.parse_work(delivery.subject)
-        fields = codec.parse(delivery.data)
-        versions.check(fields)
-        progress.envelope = Envelope.from_fields(fields)
-        return progress.subject, progress.envelope
-
     async def _handle(
         self,
         delivery: Delivery,
@@ -212,10 +204,13 @@ class Pipeline:
         ended: Callable[[Delivery], None],
     ) -> Settlement | None:
         identity.verify(envelope, subject)
-        budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
-        route = self._routes.get(envelope.type)
+        extensions = envelope.extensions
+        if extensions:
+            budget.check(envelope, max_hops=self._max_hops, max_visits=self._max_visits)
+        sender, _, type = envelope.address
+        route = self._routes.get(type)
         if route is None:
-            if envelope.type == "error":
+            if type == "error":
                 # Somebody refused what this agent sent, and it has no handler for that: leave a trace.
                 log.warning(
                     "%s sent something that was refused: %s",
@@ -226,7 +221,7 @@ class Pipeline:
                 return ACK
             raise error(
                 "protocol.no_handler",
-                f"{self._agent} has no handler for {envelope.type!r}; it handles {', '.join(sorted(self._routes))}",
+                f"{self._agent} has no handler for {type!r}; it handles {', '.join(sorted(self._routes))}",
                 handles=sorted(self._routes),
             )
         handler, progress.policy = route.handler, route.policy
@@ -236,15 +231,19 @@ class Pipeline:
                 f"stored {delivery.age_s():.0f} s ago, over the age limit of {route.policy.max_age_s:.0f} s",
                 limit=route.policy.max_age_s,
             )
-        key = digest(envelope.sender, envelope.message_id)
+        message_id, phase = envelope.message_id, envelope.phase
+        key = digest(sender, message_id)
         attempt = attempts_before(delivery.headers) + delivery.attempt
-        claim = await self._dedupe.claim(key, seq=delivery.stream_seq, redelivered=attempt > 1)
-        if claim is Claim.TAKEN and self._connection.epoch != progress.epoch:
+        seq, redelivered = delivery.stream_seq, attempt > 1
+        claim = self._dedupe.claim_undoubted(key, seq=seq, redelivered=redelivered)
+        if claim is None:
+            claim = await self._dedupe.claim_doubted(key, seq=seq, redelivered=redelivered)
+        if claim is TAKEN and self._connection.epoch != progress.epoch:
             # The link broke before the handler began: a broker that was killed may have given it to another
             # replica by now, and would take any word of ours for that delivery.
             self._dedupe.release(key)
             return LEAVE
-        if claim is Claim.COMPLETED:
+        if claim is COMPLETED:
             progress.is_duplicate = True
             span.set({"bus.duplicate": True})
             log.info(
@@ -253,7 +252,7 @@ class Pipeline:
                 extra=ids_of(progress.envelope),
             )
             return ACK
-        if claim is Claim.HELD:
+        if claim is HELD:
             return Settlement(Verdict.NAK, delay_s=self._ack_wait_s)
         progress.claimed = key
         if delivery.attempt > route.policy.max_attempts + CRASH_MARGIN:
@@ -261,64 +260,52 @@ class Pipeline:
                 "tool.execution_failed",
                 f"delivered {delivery.attempt} times and never settled; handling it probably ends the process",
             )
-        if DATA_REF in envelope.extensions:
+        if DATA_REF in extensions:
             envelope = await restore(envelope, self._artifacts)
         message = Message(
             envelope,
             agent=self._agent,
             attempt=attempt,
-            content=handler.read(envelope.payload, envelope.schema),
-            phase=envelope.phase or handler.phase,
+            content=handler.read(envelope.payload, extensions.get("schema")),
+            phase=phase or handler.phase,
             span=span,
             publisher=self._publisher,
             artifacts=self._artifacts,
-            state=self._state,
+            workflows=self._workflows,
             calls=self._calls,
             accounts=self._accounts,
-            memory_limit=self._memory_limit,
         )
         progress.started_at = started_at = datetime.now(UTC)
         progress.began = started = time.perf_counter()
-        await contained(route.run, message)
+        try:
+            await route.run(message)
+        except BaseException as problem:
+            if (instead := instead_of(problem)) is not None:
+                raise instead from problem
+            raise
         exec_ms = round((time.perf_counter() - started) * 1000, 3)
         completion = Completion(
-            envelope.sender, envelope.message_id, envelope.workflow_id, attempt, started_at, exec_ms
+            sender, message_id, envelope.workflow_id, attempt, started_at, exec_ms, message.set_aside
         )
-        # What waits for its commit holds no payload: only what the settling needs.
-        kind, trace_id = (envelope.type, envelope.phase), envelope.trace_id
-        settled = partial(self._handled, key, kind, trace_id, completion, delivery, span, ended)
-        self._commits.add(Commit(completion, delivery.reply, settled))
+        kind, trace_id = (type, phase), envelope.trace_id
+        self._commits.add(Handled(completion, delivery, key, kind, trace_id, span, ended, self._committed))
         return None
 
-    def _handled(
-        self,
-        key: bytes,
-        kind: Kind,
-        trace_id: str,
-        completion: Completion,
-        delivery: Delivery,
-        span: Span,
-        ended: Callable[[Delivery], None],
-        problem: BusError | None,
-    ) -> None:
+    def _committed(self, handled: Handled, problem: BusError | None) -> None:
+        completion, kind, span = handled.record, handled.kind, handled.span
         if problem is None:
-            self._dedupe.complete(key)
+            self._dedupe.complete(handled.key)
             self._deliveries.settled(*kind, metrics.ACK, "", completion.exec_ms / 1000)
             if span.is_recording:
                 span.set({"bus.settlement": "ack", "bus.exec_ms": completion.exec_ms})
+                span.end()
         else:
-            self._dedupe.release(key)
-            context = span.context
-            ids = {
-                "trace_id": trace_id if context is None else context.trace_id,
-                "span_id": None if context is None else context.span_id,
-                "message_id": completion.message_id,
-                "workflow_id": completion.workflow_id,
-                "agent": self._agent,
-            }
+            self._dedupe.release(handled.key)
+            ids = {"message_id": completion.message_id, "workflow_id": completion.workflow_id, "agent": self._agent}
+            ids |= ids_of_span(span, handled.trace_id)
             self._will_come_again(f"{kind[0]} {completion.message_id}", kind, ids, problem, span)
-        span.end()
-        ended(delivery)
+            span.end()
+        handled.told(handled.delivery)
 
     async def _settle(
         self,
@@ -381,9 +368,6 @@ class Pipeline:
             span.event("settle_failed", {"error.type": problem.info.code})
             span.fail(problem.info.code, f"not settled: {problem.info.message}")
             span.set({"bus.settlement": "failed"})
-
-    def _state(self, workflow_id: str | None, *, below: str = "") -> WorkflowState:
-        return WorkflowState(self._connection, workflow_id, below=below)
 
     async def hand_back(self, delivery: Delivery) -> None:
         """Gives a delivery that did not begin, or was cancelled, back to the broker; it runs elsewhere at once."""

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
-from bus.broker.store import store
+from bus.broker.parser import read_header_block
+from bus.broker.store import store_block
 from bus.broker.streams import has_schedules
 from bus.broker.subjects import BROADCAST, key_lane
-from bus.delivery.attributes import Attributes, message_attributes
+from bus.broker.wire import header_block, plain_block
+from bus.delivery.attributes import Attributes, KindAttributes, id_attributes, kind_attributes
 from bus.delivery.middleware import PublishMiddleware, wrap
 from bus.delivery.negotiation import Negotiation
 from bus.delivery.onward import onward
 from bus.envelope import Envelope, dedupe_header
 from bus.envelope.timestamps import instant
 from bus.errors import BusError, error
-from bus.telemetry.context import TraceContext, w3c_trace_id
-from bus.telemetry.logs import tell_sent
-from bus.telemetry.spans import SpanKind, Telemetry
+from bus.telemetry.context import TraceContext
+from bus.telemetry.logs import is_telling, tell_sent
+from bus.telemetry.spans import Span, SpanKind, Telemetry
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.references import refer
 
@@ -32,7 +34,17 @@ IN_FLIGHT = 64
 class Publisher:
     """Sends envelopes over one connection. Safe to use from many tasks."""
 
-    __slots__ = ("_artifacts", "_connection", "_inline_limit", "_middleware", "_negotiation", "_telemetry")
+    __slots__ = (
+        "_artifacts",
+        "_connection",
+        "_inline_limit",
+        "_kinds",
+        "_middleware",
+        "_negotiation",
+        "_sends",
+        "_telemetry",
+        "_timeout_s",
+    )
 
     def __init__(
         self,
@@ -44,19 +56,27 @@ class Publisher:
     ) -> None:
         self._connection = connection
         self._telemetry = telemetry
+        self._sends = telemetry.metrics.sends
+        self._kinds = KindAttributes()
         self._middleware = middleware
         self._negotiation = negotiation
         self._artifacts = Artifacts(connection)
         self._inline_limit = connection.settings.inline_limit
+        self._timeout_s = connection.settings.publish_timeout_s
 
-    async def publish(
+    @property
+    def connection(self) -> Connection:
+        """The connection that it sends over."""
+        return self._connection
+
+    def publish(
         self,
         envelope: Envelope,
         *,
         parent: TraceContext | None = None,
         ttl_s: int | None = None,
         timeout_s: float | None = None,
-    ) -> Envelope:
+    ) -> Coroutine[Any, Any, Envelope]:
         """Publishes through the middleware, waits until the broker has stored it, and returns what was stored.
 
         To one agent it goes on the work subject of its priority or partition key, to `*` on the event subject;
@@ -68,43 +88,54 @@ class Publisher:
         `registry.no_common_version` when no replica of the receiver accepts the contract that the message names.
         Cancelled, it may or may not be stored.
         """
+        if parent is None and not envelope.extensions and not self._middleware:
+            return self._store(envelope, None, ttl_s, timeout_s)
         if self._negotiation is not None and envelope.schema is not None:
-            envelope = await self._negotiation.agree(envelope)
+            return self._publish_agreed(self._negotiation, envelope, parent, ttl_s, timeout_s)
+        return self._publish_as_it_is(envelope, parent, ttl_s, timeout_s)
+
+    async def _publish_agreed(
+        self,
+        negotiation: Negotiation,
+        envelope: Envelope,
+        parent: TraceContext | None,
+        ttl_s: int | None,
+        timeout_s: float | None,
+    ) -> Envelope:
+        agreed = await negotiation.agree(envelope)
+        return await self._publish_as_it_is(agreed, parent, ttl_s, timeout_s)
+
+    def _publish_as_it_is(
+        self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
+    ) -> Coroutine[Any, Any, Envelope]:
         if parent is not None:
             envelope, parent = onward(self._telemetry, envelope, parent)
-        if not self._middleware:
-            await self._store(envelope, parent, ttl_s, timeout_s)
-            return envelope
+        if self._middleware:
+            return self._publish_inside(envelope, parent, ttl_s, timeout_s)
+        return self._store(envelope, parent, ttl_s, timeout_s)
+
+    async def _publish_inside(
+        self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
+    ) -> Envelope:
         sent = envelope
 
         async def innermost(changed: Envelope) -> None:
             nonlocal sent
-            sent = changed
-            await self._store(changed, parent, ttl_s, timeout_s)
+            sent = await self._store(changed, parent, ttl_s, timeout_s)
 
         await wrap(innermost, self._middleware)(envelope)
         return sent
 
     async def _store(
         self, envelope: Envelope, parent: TraceContext | None, ttl_s: int | None, timeout_s: float | None
-    ) -> None:
+    ) -> Envelope:
         subject, schedule = self._address(envelope)
-        span = self._telemetry.start(
-            lambda: f"send {envelope.to}.{envelope.type}",
-            SpanKind.PRODUCER,
-            trace_id=envelope.trace_id,
-            parent=parent,
-            sampling_key=envelope.workflow_id or envelope.trace_id,
-            attributes=lambda: self._attributes(envelope, subject),
-        )
-        headers = {"Nats-Msg-Id": dedupe_header(envelope.sender, envelope.message_id)}
-        headers.update(span.headers())
-        if ttl_s is not None:
-            headers["Nats-TTL"] = str(ttl_s)
-        if schedule is not None:
-            headers |= schedule
+        span = self._span(envelope, subject, parent)
+        message_id = dedupe_header(envelope.sender, envelope.message_id)
+        traceparent = span.only_header if schedule is None and ttl_s is None else ""
+        headers = plain_block(message_id, traceparent) if traceparent else _block(message_id, span, schedule, ttl_s)
         if timeout_s is None:
-            timeout_s = self._connection.settings.publish_timeout_s
+            timeout_s = self._timeout_s
         code, began = "", time.perf_counter()
         try:
             data = envelope.encode()
@@ -113,10 +144,12 @@ class Publisher:
                 data = data if referring is envelope else referring.encode()
             if span.is_recording:
                 span.set({"messaging.message.body.size": len(data)})
-            stored = await store(self._connection, subject, data, headers, timeout_s=timeout_s)
-            tell_sent(envelope, headers)
+            stored = await store_block(self._connection, subject, data, headers, timeout_s=timeout_s)
+            if is_telling():
+                tell_sent(envelope, read_header_block(headers))
             if stored.duplicate:
                 span.set({"bus.duplicate": True})
+            return envelope
         except BusError as problem:
             code = problem.info.code
             span.fail(code, problem.info.message)
@@ -125,10 +158,26 @@ class Publisher:
             code = "tool.cancelled"
             raise
         finally:
-            span.end()
-            self._telemetry.metrics.sends.ended(
-                envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began
-            )
+            if span.is_recording:
+                span.end()
+            self._sends.ended(envelope.to, envelope.type, envelope.phase, code, time.perf_counter() - began)
+
+    def _span(self, envelope: Envelope, subject: str, parent: TraceContext | None) -> Span:
+        trace_id = envelope.trace_id
+        key = envelope.workflow_id or trace_id
+        unrecorded = self._telemetry.unrecorded(trace_id=trace_id, parent=parent, sampling_key=key)
+        if unrecorded is not None:
+            return unrecorded
+        return self._telemetry.recorded(
+            f"send {envelope.to}.{envelope.type}",
+            SpanKind.PRODUCER,
+            trace_id=trace_id,
+            parent=parent,
+            attributes=id_attributes(envelope),
+            common=self._kinds.of(
+                envelope, subject, lambda: self._common(envelope, subject), epoch=self._connection.epoch
+            ),
+        )
 
     async def publish_many(self, envelopes: Sequence[Envelope], *, parent: TraceContext | None = None) -> None:
         """Publishes all, up to 64 at once, and waits until the broker has stored each.
@@ -156,30 +205,31 @@ class Publisher:
         if failed:
             raise _not_stored(envelopes, failed)
 
-    def _attributes(self, envelope: Envelope, subject: str) -> Attributes:
-        attributes = message_attributes("send", envelope, agent=envelope.sender)
+    def _common(self, envelope: Envelope, subject: str) -> Attributes:
+        attributes = kind_attributes("send", envelope, agent=envelope.sender)
         attributes["messaging.destination.name"] = subject
         server = urlsplit(self._connection.url)
         attributes["server.address"] = server.hostname or ""
         attributes["server.port"] = server.port or 0
-        if w3c_trace_id(envelope.trace_id) != envelope.trace_id:
-            attributes["bus.foreign_trace_id"] = envelope.trace_id
         return attributes
 
     def _address(self, envelope: Envelope) -> tuple[str, dict[str, str] | None]:
         """The subject, and for a later delivery the headers that make it one."""
         subjects = self._connection.subjects
         extensions = envelope.extensions
+        sender, to, type = envelope.address
+        if not extensions and to != BROADCAST:
+            return subjects.work(to, "normal", sender, type), None
         if "deliver_at" in extensions and instant(extensions["deliver_at"]) > datetime.now(UTC):
             return self._schedule(envelope)
-        if envelope.to == BROADCAST:
-            return subjects.event(envelope.sender, envelope.workflow_id, envelope.type), None
+        if to == BROADCAST:
+            return subjects.event(sender, envelope.workflow_id, type), None
         lane = "normal"
         if "partition_key" in extensions:
             lane = key_lane(extensions["partition_key"])
         elif "priority" in extensions:
             lane = extensions["priority"]
-        return subjects.work(envelope.to, lane, envelope.sender, envelope.type), None
+        return subjects.work(to, lane, sender, type), None
 
     def _schedule(self, envelope: Envelope) -> tuple[str, dict[str, str]]:
         version = self._connection.server_version
@@ -202,6 +252,15 @@ class Publisher:
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": subjects.due(envelope.to, envelope.sender, envelope.type),
         }
+
+
+def _block(message_id: str, span: Span, schedule: Mapping[str, str] | None, ttl_s: int | None) -> bytes:
+    headers = {"Nats-Msg-Id": message_id, **span.headers()}
+    if ttl_s is not None:
+        headers["Nats-TTL"] = str(ttl_s)
+    if schedule is not None:
+        headers |= schedule
+    return header_block(headers)
 
 
 def _chains(envelopes: Sequence[Envelope]) -> list[list[int]]:

@@ -13,6 +13,7 @@ from bus.envelope import Envelope, derive_message_id, new_trace_id
 from bus.envelope.grammar import is_agent_name
 from bus.errors import ErrorInfo
 from bus.text import plain
+from bus.workflow.branches import BRANCH
 
 ERROR_TYPE = "error"
 MAX_MESSAGE_CHARS = 2000
@@ -60,7 +61,9 @@ def _refusal(
     failure: ErrorInfo,
 ) -> Envelope:
     about = envelope.message_id if envelope is not None else None
-    extensions = {} if about is None else {"causation_id": about, "correlation_id": about}
+    extensions: dict[str, Any] = {} if about is None else {"causation_id": about, "correlation_id": about}
+    if envelope is not None and BRANCH in envelope.extensions:
+        extensions[BRANCH] = envelope.extensions[BRANCH]
     return Envelope(
         sender=agent,
         to=to,

@@ -11,30 +11,29 @@ PREFIX_BYTES = 2
 
 
 class _Rows:
-    """A set of digests of one length."""
+    """A set of digests of one length. `rows` is empty as long as nothing is in it."""
 
-    __slots__ = ("_rows", "count")
+    __slots__ = ("count", "rows")
 
     def __init__(self) -> None:
-        self._rows: list[bytes] = []
+        self.rows: list[bytes] = []
         self.count = 0
 
-    def __contains__(self, key: bytes) -> bool:
-        if not self._rows:
-            return False
-        row, rest = self._rows[key[0] << 8 | key[1]], key[PREFIX_BYTES:]
-        at = row.find(rest)
-        while at > 0 and at % len(rest):
-            at = row.find(rest, at + 1)  # It began in the middle of one.
-        return at >= 0
+    def add(self, number: int, rest: bytes) -> None:
+        if not self.rows:
+            self.rows = [b""] * ROWS
+        row = self.rows[number]
+        if rest not in row or not _is_one(row, rest):
+            self.rows[number] = row + rest
+            self.count += 1
 
-    def add(self, key: bytes) -> None:
-        if key in self:
-            return
-        if not self._rows:
-            self._rows = [b""] * ROWS
-        self._rows[key[0] << 8 | key[1]] += key[PREFIX_BYTES:]
-        self.count += 1
+
+def _is_one(row: bytes, rest: bytes) -> bool:
+    """Whether what is found in a row is one of its digests; it may begin in the middle of one."""
+    at = row.find(rest)
+    while at > 0 and at % len(rest):
+        at = row.find(rest, at + 1)
+    return at >= 0
 
 
 class Remembered:
@@ -50,7 +49,12 @@ class Remembered:
         self._started_at = 0.0
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._newer or key in self._older
+        number, rest = key[0] << 8 | key[1], key[PREFIX_BYTES:]
+        # Nearly all that is looked up is new, and for that the search in C says so.
+        for rows in (self._newer.rows, self._older.rows):
+            if rows and rest in rows[number] and _is_one(rows[number], rest):
+                return True
+        return False
 
     def __len__(self) -> int:
         return self._newer.count + self._older.count
@@ -61,4 +65,4 @@ class Remembered:
             self._started_at = at
         elif at - self._started_at > self._window_s or self._newer.count * 2 >= self._max_ids:
             self._older, self._newer, self._started_at = self._newer, _Rows(), at
-        self._newer.add(key)
+        self._newer.add(key[0] << 8 | key[1], key[PREFIX_BYTES:])

@@ -6,39 +6,46 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from bus.broker.pull import Delivery
-from bus.delivery.attributes import Attributes, message_attributes
+from bus.delivery.attributes import Attributes, KindAttributes, id_attributes, kind_attributes
 from bus.delivery.letter import attempts_before
 from bus.delivery.settlement import Settlement, Verdict
 from bus.envelope import Envelope
 from bus.errors import BusError
-from bus.telemetry.context import TraceContext, w3c_trace_id
+from bus.telemetry.context import TraceContext
+from bus.telemetry.recorder import CommonAttributes
 from bus.telemetry.spans import PassingSpan, Span, SpanKind, Telemetry
 
 
 class DeliveryTracing:
     """Opens the spans of one agent's deliveries. `phases` are those that its handlers name, by message type."""
 
-    __slots__ = ("_agent", "_phases", "_telemetry")
+    __slots__ = ("_agent", "_kinds", "_phases", "_telemetry")
 
     def __init__(self, telemetry: Telemetry, *, agent: str, phases: Mapping[str, str | None]) -> None:
         self._telemetry = telemetry
         self._agent = agent
         self._phases = phases
+        self._kinds = KindAttributes()
 
     def process(self, delivery: Delivery, envelope: Envelope | None) -> Span:
         """The span of one delivery, below the `send` that its headers name; `envelope` is None for unreadable bytes."""
         if self._telemetry.passes(delivery.headers):
             return PassingSpan(delivery.headers)
         trace_id = envelope.trace_id if envelope is not None else f"{delivery.subject} {delivery.stream_seq}"
-        return self._telemetry.start(
-            lambda: f"process {self._destination(envelope)}",
+        # Nothing of the task around it counts: the headers are all that the message brings.
+        parent = TraceContext.from_headers(delivery.headers)
+        key = (envelope.workflow_id if envelope is not None else None) or trace_id
+        unrecorded = self._telemetry.unrecorded(trace_id=trace_id, parent=parent, sampling_key=key)
+        if unrecorded is not None:
+            return unrecorded
+        return self._telemetry.recorded(
+            f"process {self._destination(envelope)}",
             SpanKind.CONSUMER,
             trace_id=trace_id,
-            # Nothing of the task around it counts: the headers are all that the message brings.
-            parent=TraceContext.from_headers(delivery.headers),
-            sampling_key=(envelope.workflow_id if envelope is not None else None) or trace_id,
+            parent=parent,
             link_parent=True,
-            attributes=lambda: self._attributes("process", delivery, envelope),
+            attributes=self._own(delivery, envelope),
+            common=self._common(delivery, envelope),
         )
 
     @contextlib.contextmanager
@@ -87,32 +94,41 @@ class DeliveryTracing:
     def _destination(self, envelope: Envelope | None) -> str:
         return f"{envelope.to}.{envelope.type}" if envelope is not None else self._agent
 
-    def _attributes(self, operation: str, delivery: Delivery, envelope: Envelope | None) -> Attributes:
+    def _own(self, delivery: Delivery, envelope: Envelope | None) -> Attributes:
+        """The attributes of one delivery."""
+        attributes = id_attributes(envelope) if envelope is not None else {}
+        attributes["messaging.message.body.size"] = len(delivery.data)
+        attributes["bus.attempt"] = attempts_before(delivery.headers) + delivery.attempt
+        return attributes
+
+    def _common(self, delivery: Delivery, envelope: Envelope | None) -> CommonAttributes:
+        if envelope is None:
+            return CommonAttributes(self._of_kind("process", delivery, envelope))
+        subject = delivery.subject
+        return self._kinds.of(envelope, subject, lambda: self._of_kind("process", delivery, envelope), epoch=0)
+
+    def _of_kind(self, operation: str, delivery: Delivery, envelope: Envelope | None) -> Attributes:
+        """The attributes that all deliveries of its kind have."""
         attributes: Attributes = {
             "messaging.destination.name": delivery.subject,
-            "messaging.message.body.size": len(delivery.data),
             "messaging.consumer.group.name": self._agent,
-            "bus.attempt": attempts_before(delivery.headers) + delivery.attempt,
         }
         if envelope is None:
-            attributes |= {
+            return attributes | {
                 "messaging.system": "nats",
                 "messaging.operation.name": operation,
                 "messaging.operation.type": operation,
                 "bus.agent": self._agent,
             }
-            return attributes
-        attributes |= message_attributes(operation, envelope, agent=self._agent)
+        attributes |= kind_attributes(operation, envelope, agent=self._agent)
         if envelope.phase is None and (phase := self._phases.get(envelope.type)) is not None:
             attributes["bus.phase"] = phase
-        if w3c_trace_id(envelope.trace_id) != envelope.trace_id:
-            attributes["bus.foreign_trace_id"] = envelope.trace_id
         return attributes
 
     def _settlement_attributes(
         self, delivery: Delivery, envelope: Envelope | None, settlement: Settlement
     ) -> Attributes:
-        attributes = self._attributes("settle", delivery, envelope)
+        attributes = self._of_kind("settle", delivery, envelope) | self._own(delivery, envelope)
         attributes["bus.settlement"] = settlement.verdict.value
         if settlement.verdict is Verdict.NAK:
             attributes["bus.retry_delay_s"] = round(settlement.delay_s, 3)

@@ -11,7 +11,7 @@ import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, cast
+from typing import Any
 
 from bus.broker.pull import Delivery
 
@@ -42,7 +42,8 @@ class Workers:
     def put(self, delivery: Delivery) -> None:
         """Takes a delivery; it begins when a worker is free."""
         self._queue.append(delivery)
-        self._rouse()
+        if not self._is_roused:
+            self._rouse()
 
     def take_back(self) -> list[Delivery]:
         """Takes away what has not begun."""
@@ -56,6 +57,13 @@ class Workers:
         for task in self._busy:
             task.cancel()
         return len(self._busy)
+
+    def cancel_some(self, matches: Callable[[Delivery], bool]) -> int:
+        """Cancels what runs of the deliveries that match; returns how many. Other workers go on with the rest."""
+        found = [task for task, delivery in self._busy.items() if matches(delivery)]
+        for task in found:
+            task.cancel()
+        return len(found)
 
     def close(self) -> None:
         """Ends the workers that wait; nothing may run any more."""
@@ -117,15 +125,18 @@ class _Apart:
         self._waits: Callable[[], None] | None = waits
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return cast(Generator[Any, Any, None], self)
+        return self  # type: ignore[return-value]
 
     def __iter__(self) -> _Apart:
         return self
 
-    def __next__(self) -> Any:
-        return self.send(None)
-
     # The end, StopIteration, and whatever it raises pass through: that is the protocol of `await`.
+
+    def __next__(self) -> Any:
+        waited = self._enter(self._coroutine.send, None)
+        if self._waits is not None:
+            self._has_waited()
+        return waited
 
     def send(self, value: Any) -> Any:
         waited = self._enter(self._coroutine.send, value)

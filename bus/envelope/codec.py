@@ -78,7 +78,7 @@ def parse(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
     return fields
 
 
-def render(fields: dict[str, Any]) -> bytes:
+def render(fields: Mapping[str, Any]) -> bytes:
     """Write checked fields as UTF-8 JSON.
 
     Raises Rejected `protocol.malformed` with details.path for what JSON cannot say: NaN, infinity, integers
@@ -106,20 +106,20 @@ def check_fields(fields: Mapping[str, Any], *, timed: bool = True) -> None:
     """
     get = fields.get
     message_id, trace_id = get("message_id", MISSING), get("trace_id", MISSING)
-    if not isinstance(message_id, str) or not message_id or len(message_id) > MAX_ID_CHARS:
+    if not isinstance(message_id, str) or not 0 < len(message_id) <= MAX_ID_CHARS:
         raise malformed("message_id", ID_RULE, message_id)
-    if not isinstance(trace_id, str) or not trace_id or len(trace_id) > MAX_ID_CHARS:
+    if not isinstance(trace_id, str) or not 0 < len(trace_id) <= MAX_ID_CHARS:
         raise malformed("trace_id", ID_RULE, trace_id)
     session_id, workflow_id = get("session_id"), get("workflow_id")
     if session_id is not None and (not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID_CHARS):
         raise malformed("session_id", f"null or {ID_RULE}", session_id)
     if workflow_id is not None and (not isinstance(workflow_id, str) or not 0 < len(workflow_id) <= MAX_ID_CHARS):
         raise malformed("workflow_id", f"null or {ID_RULE}", workflow_id)
-    sender, to, type_name = get("from", MISSING), get("to", MISSING), get("type", MISSING)
+    few = (get("from", MISSING), get("to", MISSING), get("type", MISSING), get("role"), get("phase"), get("status"))
     try:
-        _remembered_few(sender, to, type_name, get("role"), get("phase"), get("status"))
+        _remembered_few(*few)
     except TypeError:  # an array or object, which no cache can hold
-        _check_few(sender, to, type_name, get("role"), get("phase"), get("status"))
+        _check_few(*few)
     if timed and "timestamp" in fields and not timestamps.is_timestamp(fields["timestamp"]):
         raise malformed("timestamp", timestamps.RULE, fields["timestamp"])
     if "extensions" in fields:

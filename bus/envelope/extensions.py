@@ -121,11 +121,9 @@ def _object(members: dict[str, Registered], description: str) -> Registered:
     def check_object(value: Any) -> Problem | None:
         if not isinstance(value, dict):
             return "", "an object"
-        for name, member in members.items():
-            if name in value:
-                problem = member.check(value[name])
-                if problem is not None:
-                    return f".{name}", problem[1]
+        for name, given in value.items():
+            if name in members and (problem := members[name].check(given)) is not None:
+                return f".{name}", problem[1]
         return None
 
     properties = {name: dict(member.schema) for name, member in members.items()}
@@ -186,6 +184,7 @@ REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
             },
             "What the chain may use up. Other members pass untouched.",
         ),
+        "branch": _count("The branch of the workflow that the message belongs to; absent is 0."),
         "labels": _array(
             MAX_LABELS,
             _text(MAX_LABEL_CHARS, "A label."),

@@ -4,6 +4,7 @@ Ids of other teams are any string of 1 to 128 characters (ENV-2); these are the 
 """
 
 import os
+import re
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import uuid_utils
 
 _HEADER_SAFE: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+_is_header_safe: Final = re.compile("[!-$&-~]+").fullmatch
 _VARIANT: Final = "89ab"
 
 
@@ -22,6 +24,11 @@ def new_message_id() -> str:
 def new_trace_id() -> str:
     """Return a W3C trace id: 32 lower-case hex digits."""
     return os.urandom(16).hex()
+
+
+def trace_id_like(message_id: str) -> str:
+    """Return the digits of an id of `new_message_id` as a W3C trace id: as unique, for a sixth of the price."""
+    return message_id.replace("-", "")
 
 
 def derive_message_id(*parts: str) -> str:
@@ -44,6 +51,6 @@ def dedupe_header(sender: str, message_id: str) -> str:
     Characters of the id outside `!` to `~`, and `%`, are percent-encoded as UTF-8: a header is one line
     without outer spaces, and two different ids must never become one header.
     """
-    if message_id.isascii() and message_id.isprintable() and " " not in message_id and "%" not in message_id:
+    if _is_header_safe(message_id):
         return f"{sender}:{message_id}"
     return f"{sender}:{quote(message_id, safe=_HEADER_SAFE, errors='surrogatepass')}"

@@ -67,9 +67,13 @@ class Envelope:
         payload: Any = None,
         version: str = versions.CURRENT,
     ) -> None:
+        if message_id is None:
+            message_id = ids.new_message_id()
+            if trace_id is None:
+                trace_id = ids.trace_id_like(message_id)
         fields: dict[str, Any] = {
             "version": version,
-            "message_id": ids.new_message_id() if message_id is None else message_id,
+            "message_id": message_id,
             "trace_id": ids.new_trace_id() if trace_id is None else trace_id,
             "session_id": session_id,
             "workflow_id": workflow_id,
@@ -138,7 +142,7 @@ class Envelope:
         fields = self._fields
         if "timestamp" not in fields:
             fields = {**fields, "timestamp": timestamps.now()}
-        return codec.render(cast(dict[str, Any], fields))
+        return codec.render(fields)
 
     def replace(self, **changes: Any) -> Self:
         """Return a checked copy with these fields changed, under their Python names; unknown fields stay.
@@ -201,6 +205,12 @@ class Envelope:
     def to(self) -> str:
         """The agent that it is for, or `*` for every agent."""
         return self._fields["to"]
+
+    @property
+    def address(self) -> tuple[str, str, str]:
+        """Sender, receiver and type: what the subject repeats."""
+        fields = self._fields
+        return fields["from"], fields["to"], fields["type"]
 
     @property
     def role(self) -> str | None:

@@ -22,6 +22,7 @@ _MINUTE: Final = re.compile(
     r"[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:"
 )
 _MINUTE_CHARS: Final = 17
+_OURS_CHARS: Final = 27
 _REST: Final = re.compile(r"(?:[0-5][0-9]|(60))(?:\.[0-9]{1,32})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])")
 _match_rest: Final = _REST.fullmatch
 
@@ -30,18 +31,26 @@ def is_timestamp(value: object) -> bool:
     """Whether the value is an RFC 3339 time with a zone. A leap second counts only at 23:59:60 UTC."""
     if not isinstance(value, str):
         return False
-    # Messages of one time share the minute, which is remembered; the rest is new for each.
+    if len(value) == _OURS_CHARS and value[19] == "." and value[26] == "Z" and value[20:26].isdecimal():
+        # As `now` writes it. Messages of one time share the second, which is remembered.
+        return value.isascii() and _is_second(value[:19])
+    # Or they share the minute, and the rest is new for each.
     match = _match_rest(value, _MINUTE_CHARS)
     if match is None or not _is_minute(value[:_MINUTE_CHARS]):
         return False
     return match.lastindex is None or _is_last_utc_minute(value)
 
 
-def now() -> str:
-    """Return the time of this moment, UTC, to the microsecond: `2026-01-31T09:30:00.123456Z`."""
-    moment = time.time()
+def now(later_s: float = 0.0) -> str:
+    """Return the time of this moment or of a later one, UTC, to the microsecond: `2026-01-31T09:30:00.123456Z`."""
+    return at(time.time() + later_s)
+
+
+def at(moment: float) -> str:
+    """Return a Unix time as `now` does."""
     seconds = int(moment)
-    return f"{_second(seconds)}.{int((moment - seconds) * 1_000_000):06d}Z"
+    # Written so, because a format costs as much as all the rest.
+    return f"{_second(seconds)}.{str(1_000_000 + int((moment - seconds) * 1_000_000))[1:]}Z"
 
 
 def instant(text: str) -> datetime:
@@ -61,6 +70,14 @@ def instant(text: str) -> datetime:
         return (datetime.max if text.startswith("9999") else datetime.min).replace(tzinfo=UTC)
 
 
+def epoch_s(text: str) -> float:
+    """The moment of a valid timestamp as seconds since 1970, as `instant` reads it."""
+    if len(text) == _OURS_CHARS and text[19] == "." and text[26] == "Z":
+        # As `now` writes it. Messages of one time share the second, which is remembered.
+        return _epoch_second(text[:19]) + int(text[20:26]) / 1_000_000
+    return instant(text).timestamp()
+
+
 def _is_last_utc_minute(text: str) -> bool:
     minutes = int(text[11:13]) * 60 + int(text[14:16])
     if text[-1] not in "Zz":
@@ -74,6 +91,16 @@ def _is_minute(text: str) -> bool:
     return _MINUTE.fullmatch(text) is not None
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1024)
+def _is_second(text: str) -> bool:
+    return text[17:] != "60" and is_timestamp(f"{text}Z")
+
+
+@lru_cache(maxsize=1024)
+def _epoch_second(text: str) -> float:
+    return instant(f"{text}Z").timestamp()
+
+
+@lru_cache(maxsize=64)
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -68,15 +68,15 @@ class PublishedContracts:
                 limit=self._connection.max_message_bytes,
             )
 
-        async def create() -> bool:
-            return await self._records.write(_key(version), data, after=0) is not None
+        async def create() -> int | None:
+            return await self._records.write(_key(version), data, after=0)
 
         # A lost answer is asked for again; then it may find its own.
         if await self._connection.patiently(create):
             return True
         there = await self._records.read(_key(version))
         if there.value != data:
-            theirs, ours = (hashlib.sha256(one).hexdigest()[:12] for one in (there.value, data))
+            theirs, ours = (hashlib.sha256(one).hexdigest()[:12] for one in (there.value or b"", data))
             raise error(
                 "registry.invalid_card",
                 f"{version} is published with another content (sha256 {theirs}..., this one is {ours}...); what is "
@@ -87,8 +87,7 @@ class PublishedContracts:
 
     async def get(self, version: ContractVersion) -> bytes | None:
         """The bytes of a published contract, None when it is not published."""
-        record = await self._records.read(_key(version))
-        return record.value if record.revision else None
+        return (await self._records.read(_key(version))).value
 
     async def list(self) -> list[Published]:
         """All published contracts, by type and version."""

@@ -29,9 +29,12 @@ class TraceLengths:
         """Counts one span more; `state` is the `tracestate` that came in. Returns the one to pass on."""
         heard, others = _split(state)
         counts = self._counts
-        counts[trace_id] = length = max(counts.get(trace_id, 0), heard) + 1
-        counts.move_to_end(trace_id)
-        if len(counts) > TRACES_KEPT:
+        known = counts.get(trace_id)
+        length = max(known or 0, heard) + 1
+        counts[trace_id] = length
+        if known is not None:
+            counts.move_to_end(trace_id)
+        elif len(counts) > TRACES_KEPT:
             counts.popitem(last=False)
         return f"{_MEMBER}{length},{others}" if others else f"{_MEMBER}{length}"
 
@@ -56,6 +59,8 @@ def _split(state: str) -> tuple[int, str]:
         return 0, ""
     if _MEMBER not in state:
         return 0, state
+    if (digits := state[len(_MEMBER) :]).isascii() and digits.isdigit() and state.startswith(_MEMBER):
+        return int(digits) if len(digits) <= _MAX_DIGITS else 0, ""
     count, others = 0, []
     for member in state.split(","):
         bare = member.strip()

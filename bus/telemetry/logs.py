@@ -47,9 +47,14 @@ def take_in_hand(envelope: Envelope, agent: str, span: Span, headers: Mapping[st
     return token
 
 
+def is_telling() -> bool:
+    """Whether messages are told, which is at debug."""
+    return log.isEnabledFor(logging.DEBUG)
+
+
 def tell_sent(envelope: Envelope, headers: Mapping[str, str]) -> None:
     """At debug, tells a message that the broker has stored, whole."""
-    if log.isEnabledFor(logging.DEBUG):
+    if is_telling():
         log.debug("sent %s to %s", envelope.type, envelope.to, extra=_whole(envelope, headers))
 
 
@@ -77,12 +82,15 @@ def ids_in_hand() -> dict[str, str | None]:
     if found is None:
         return {}
     envelope, agent, span = found
+    return ids_of(envelope) | ids_of_span(span, envelope.trace_id) | {"agent": agent}
+
+
+def ids_of_span(span: Span, trace_id: str) -> dict[str, str | None]:
+    """The ids of a span; without a context that came with its message, the trace id of the envelope."""
     context = span.context
-    return ids_of(envelope) | {
-        "trace_id": context.trace_id if context is not None else envelope.trace_id,
-        "span_id": context.span_id if context is not None else None,
-        "agent": agent,
-    }
+    if context is None:
+        return {"trace_id": trace_id, "span_id": None}
+    return {"trace_id": context.trace_id, "span_id": context.span_id}
 
 
 def _whole(envelope: Envelope, headers: Mapping[str, str]) -> dict[str, Any]:

@@ -89,6 +89,9 @@ class Deliveries:
             labels: Labels = (
                 ("messaging.system", "nats"),
                 ("messaging.operation.name", "process"),
+                ("messaging.operation.type", "process"),
+                ("messaging.destination.template", _template(self._agent, type)),
+                ("messaging.consumer.group.name", self._agent),
                 ("bus.agent", self._agent),
                 ("bus.type", type),
                 ("bus.phase", phase),
@@ -164,6 +167,8 @@ class Sends:
             labels: Labels = (
                 ("messaging.system", "nats"),
                 ("messaging.operation.name", "send"),
+                ("messaging.operation.type", "send"),
+                ("messaging.destination.template", _template(to, type)),
                 ("bus.agent", self._agent),
                 ("bus.to", to),
                 ("bus.type", type),
@@ -219,3 +224,8 @@ class ServiceMetrics:
     def read(self) -> list[Metric]:
         """Everything as it is now, from any thread."""
         return merged(metric for read in list(self._observed) for metric in read())
+
+
+def _template(to: str, type: str) -> str:
+    """The `messaging.destination.template` of the spans, as bounded as its two parts."""
+    return OTHER if OTHER in (to, type) else f"{to}.{type}"

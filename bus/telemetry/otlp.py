@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from bus.telemetry.posting import OtlpPost, resource_variables
-from bus.telemetry.recorder import SpanRecord
+from bus.telemetry.recorder import CommonAttributes, SpanRecord
 from bus.telemetry.redaction import Redaction
 
 log = logging.getLogger("bus.telemetry")
@@ -64,6 +64,8 @@ def _span(span: SpanRecord, redaction: Redaction) -> dict[str, Any]:
         "endTimeUnixNano": str(span.end_ns),
         "attributes": attributes_of(span.attributes),
     }
+    if span.common.values:
+        encoded["attributes"].append(_common(span.common))
     if span.parent_span_id:
         encoded["parentSpanId"] = span.parent_span_id
     if span.trace_state:
@@ -81,9 +83,20 @@ def _span(span: SpanRecord, redaction: Redaction) -> dict[str, Any]:
     return encoded
 
 
+def _common(common: CommonAttributes) -> orjson.Fragment:
+    """Members of an array: an array of their own without its brackets."""
+    if common.encoded is None:
+        common.encoded = orjson.Fragment(orjson.dumps(attributes_of(common.values))[1:-1])
+    fragment: orjson.Fragment = common.encoded
+    return fragment
+
+
 def attributes_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Attributes as OTLP writes them."""
-    return [{"key": name, "value": _value(value)} for name, value in attributes.items()]
+    return [
+        {"key": name, "value": {"stringValue": value} if type(value) is str else _value(value)}
+        for name, value in attributes.items()
+    ]
 
 
 def _value(value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 
 from bus.config import SettingsError
+from bus.telemetry.selection import is_selected
 
 ATTEMPTS = 4
 RETRIED_STATUS = {429, 502, 503, 504}
@@ -25,7 +26,7 @@ def endpoint(environment: Mapping[str, str] = os.environ, *, signal: str = "trac
     """Where `traces` or `metrics` go by the standard variables; None when nowhere, or the SDK is disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
-    if environment.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower() == "none":
+    if not is_selected(environment, signal):
         return None
     if exact := environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"):
         return exact

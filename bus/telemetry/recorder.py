@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 log = logging.getLogger("bus.telemetry")
@@ -26,12 +27,28 @@ class Counts(NamedTuple):
     waiting: int
 
 
+class CommonAttributes:
+    """Attributes that many spans have in common. `encoded` is how an exporter has written them, for the next span."""
+
+    __slots__ = ("encoded", "values")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+        self.encoded: Any = None
+
+
+NONE_IN_COMMON = CommonAttributes({})
+
+
 class SpanRecord:
-    """One ended or running span. Times are epoch nanoseconds; ids are lower-case hex."""
+    """One ended or running span. Times are epoch nanoseconds; ids are lower-case hex.
+
+    `attributes` are those that it has beside the `common` ones.
+    """
 
     __slots__ = (
-        "attributes", "end_ns", "error", "events", "kind", "links", "name", "parent_span_id", "span_id", "start_ns",
-        "trace_id", "trace_state",
+        "attributes", "common", "end_ns", "error", "events", "kind", "links", "name", "parent_span_id", "span_id",
+        "start_ns", "trace_id", "trace_state",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +61,7 @@ class SpanRecord:
         trace_state: str,
         links: tuple[tuple[str, str], ...],
         attributes: dict[str, Any],
+        common: CommonAttributes = NONE_IN_COMMON,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -53,6 +71,7 @@ class SpanRecord:
         self.trace_state = trace_state
         self.links = links
         self.attributes = attributes
+        self.common = common
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.error: str | None = None
         self.start_ns = time.time_ns()

@@ -7,6 +7,7 @@ unchanged. What the attributes mean: `schemas/README.md`, section Tracing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -23,7 +24,10 @@ from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.otlp import OtlpJsonExporter
 from bus.telemetry.otlp_metrics import MetricExport
 from bus.telemetry.posting import endpoint
-from bus.telemetry.recorder import Counts, Recorder, SpanRecord
+from bus.telemetry.recorder import NONE_IN_COMMON, CommonAttributes, Counts, Recorder, SpanRecord
+from bus.telemetry.selection import misfits
+
+log = logging.getLogger("bus.telemetry")
 
 CLOSE_S = 5.0
 METRICS_CLOSE_S = 1.0
@@ -66,6 +70,12 @@ class Span:
         """The headers of what is sent inside it."""
         context = self.context
         return context.to_headers() if context is not None else {}
+
+    @property
+    def only_header(self) -> str:
+        """The `traceparent` of what is sent inside it; empty where there is none, or another header beside it."""
+        context = self.context
+        return "" if context is None or context.state or context.baggage else context.traceparent
 
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
@@ -134,7 +144,12 @@ class UnsampledRoot(UnrecordedSpan):
 
     def headers(self) -> dict[str, str]:
         """The headers of what is sent inside it."""
-        return {"traceparent": unsampled_traceparent(self._trace_id)}
+        return {"traceparent": self.only_header}
+
+    @property
+    def only_header(self) -> str:
+        """The `traceparent` of what is sent inside it."""
+        return unsampled_traceparent(self._trace_id)
 
 
 class PassingSpan(UnrecordedSpan):
@@ -180,6 +195,8 @@ class Telemetry:
         }
         if (url := endpoint()) is not None:
             self._recorder = Recorder(OtlpJsonExporter(url, resource))
+        for line in misfits(os.environ):
+            log.warning("%s: %s", service, line)
         self.metrics.observe_spans(self._recorder)
         self._metric_export = MetricExport.from_environment(self.metrics, resource)
 
@@ -206,20 +223,45 @@ class Telemetry:
         are called only for what is recorded. `link_parent` adds the parent as a link too; `start_ns` is when it
         began (epoch nanoseconds), if that was earlier.
         """
+        return self.unrecorded(trace_id=trace_id, parent=parent, sampling_key=sampling_key) or self.recorded(
+            name(), kind, trace_id=trace_id, parent=parent, link_parent=link_parent, start_ns=start_ns,
+            attributes=attributes(),
+        )  # fmt: skip
+
+    def unrecorded(self, *, trace_id: str, parent: TraceContext | None, sampling_key: str) -> Span | None:
+        """The span of an operation that is not recorded; None for one that is, which then begins with `recorded`."""
         if self._recorder is None:
             return UnrecordedSpan(parent)
         if parent is not None:
-            if not parent.is_sampled:
-                return UnrecordedSpan(parent)
-        elif not sampling.is_sampled(sampling_key, self._share):
-            return UnsampledRoot(trace_id)
+            return None if parent.is_sampled else UnrecordedSpan(parent)
+        if sampling.is_sampled(sampling_key, self._share):
+            return None
+        return UnsampledRoot(trace_id)
+
+    def recorded(
+        self,
+        name: str,
+        kind: int,
+        *,
+        trace_id: str,
+        parent: TraceContext | None,
+        link_parent: bool = False,
+        start_ns: int | None = None,
+        attributes: dict[str, str | int | float | bool],
+        common: CommonAttributes = NONE_IN_COMMON,
+    ) -> Span:
+        """Starts the span of an operation that `unrecorded` has answered None for; the arguments of `start`.
+
+        `common` are further attributes, shared with other spans.
+        """
         return self._record(
-            name(),
+            name,
             kind,
             parent or TraceContext(w3c_trace_id(trace_id), "", SAMPLED),
             ((parent.trace_id, parent.span_id),) if parent is not None and link_parent else (),
-            attributes(),
+            attributes,
             start_ns,
+            common,
         )
 
     def onward(self, parent: TraceContext, *, workflow_id: str | None) -> TraceContext:
@@ -280,9 +322,10 @@ class Telemetry:
         links: tuple[tuple[str, str], ...],
         attributes: dict[str, Any],
         start_ns: int | None = None,
+        common: CommonAttributes = NONE_IN_COMMON,
     ) -> Span:
         state = self._lengths.add(parent.trace_id, parent.state)
-        record = SpanRecord(name, kind, parent.trace_id, _span_id(), parent.span_id, state, links, attributes)
+        record = SpanRecord(name, kind, parent.trace_id, _span_id(), parent.span_id, state, links, attributes, common)
         if start_ns is not None:
             record.start_ns = start_ns
         # The flags as they came: bit 2 says that the trace id is random, and holds for the whole trace.

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from bus.errors import error
+from bus.errors import BusError, error
 from bus.text import one_line, plain
 
 Subject = TypeVar("Subject")
@@ -24,15 +24,22 @@ async def contained(run: Callable[[Subject], Awaitable[Returned]], subject: Subj
     """
     try:
         return await run(subject)
-    except asyncio.CancelledError:
+    except BaseException as problem:
+        if (instead := instead_of(problem)) is not None:
+            raise instead from problem
+        raise
+
+
+def instead_of(problem: BaseException) -> BusError | None:
+    """The failure that counts in place of what a function of users raised; None when that may pass as it is."""
+    if isinstance(problem, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise
-        raise error("tool.execution_failed", "CancelledError: the handler cancelled itself") from None
-    except BaseException as problem:
-        if not isinstance(problem, Exception | KeyboardInterrupt):
-            raise error("tool.execution_failed", told(problem)) from problem
-        raise
+            return None
+        return error("tool.execution_failed", "CancelledError: the handler cancelled itself")
+    if isinstance(problem, Exception | KeyboardInterrupt):
+        return None
+    return error("tool.execution_failed", told(problem))
 
 
 def told(problem: BaseException) -> str:

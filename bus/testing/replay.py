@@ -12,11 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from bus.agent import Agent
 from bus.broker.connection import Connection
 from bus.broker.reader import StreamReader
+from bus.broker.records import Records
 from bus.broker.store import store
 from bus.broker.streams import StreamNames
+from bus.broker.subjects import token
 from bus.client import Bus
 from bus.config import Settings
 from bus.contracts.result import Result
@@ -25,7 +29,11 @@ from bus.errors import Rejected, error
 from bus.telemetry.context import TraceContext
 from bus.testing.server import NatsServer
 from bus.testing.waiting import settled
+from bus.workflow.branches import document_key
+from bus.workflow.calling import Streamed, Submitted
 from bus.workflow.comparison import Change, Compared, Comparison, Handling, Verdict, compared, differences, pair
+from bus.workflow.record import WorkflowRecord
+from bus.workflow.record_store import RecordStore
 from bus.workflow.recording import RecordedCall, Recording
 
 STORE_S = 10.0
@@ -55,11 +63,24 @@ async def replay(
     ):
         settings = Settings.load(servers=server.url, creds="", tls_ca="", tls_cert="", tls_key="", replicas=1)
         async with Bus.connect("replay", settings=settings) as bus:
-            for data in recording.artifacts.values():
-                await bus.artifacts.put(data, name="recorded", media_type="application/octet-stream")
+            await _lay_out(recording, agent.name, bus)
             run = _Run(recording, agent.name, bus, tuple(ignore), timeout_s)
             async with agent.running(settings, stand_in=run.calls):
                 return await run.all()
+
+
+async def _lay_out(recording: Recording, agent: str, bus: Bus) -> None:
+    """What the agent finds: the artifacts, the record, and the documents as others left them; its own it writes."""
+    for data in recording.artifacts.values():
+        await bus.artifacts.put(data, name="recorded", media_type="application/octet-stream")
+    workflow_id = recording.workflow_id
+    await RecordStore(bus.connection).begin(lambda by: WorkflowRecord.begun(workflow_id, "replay", by), goes_on=True)
+    records = Records(bus.connection, StreamNames.of(bus.connection.settings.namespace).workflows)
+    first = document_key(token(workflow_id), recording.branch, "")
+    for one in recording.documents:
+        if one.writer.partition(",")[0] != agent:
+            value = orjson.dumps(one.document, option=orjson.OPT_SORT_KEYS)
+            await records.write(f"{first}{one.name}", value, after=None)
 
 
 class _Calls:
@@ -92,6 +113,14 @@ class _Calls:
         result = Result.from_payload(dict(chosen.result))
         result.unwrap()
         return result
+
+    def stream(self, capability: str, *_: Any, **__: Any) -> Streamed:
+        """Raises ToolError `agent.unavailable`: chunks are not recorded."""
+        raise error("agent.unavailable", f"{capability}: a replay has no answer to streamed calls", retryable=False)
+
+    async def submit(self, capability: str, *_: Any, **__: Any) -> Submitted:
+        """Raises ToolError `agent.unavailable`: tasks are not recorded."""
+        raise error("agent.unavailable", f"{capability}: a replay has no answer to tasks", retryable=False)
 
     def take(self, message_id: str) -> list[Compared]:
         """What was called while a message was handled, and what was not called again."""

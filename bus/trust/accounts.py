@@ -100,7 +100,7 @@ class Accounts:
 
     async def _read(self, key: str, kept: _Kept, limits: Mapping[str, int] | None) -> None:
         record = await self._records.read(key)
-        if record.revision:
+        if record.value is not None:
             found: dict[str, Any] = orjson.loads(record.value)
             kept.revision, kept.limits, kept.spent = record.revision, found["limits"], found["spent"]
         elif limits is not None:

@@ -7,6 +7,7 @@ messages, tokens) is in `accounts.py`.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,14 +15,15 @@ from typing import Any
 
 from bus.envelope import Envelope, timestamps
 from bus.errors import error
+from bus.trust.delegation import ON_BEHALF_OF, chain_of, lengthened
 
 Extensions = dict[str, Any]
 UNITS = ("calls", "messages", "tokens")
 PATH_KEPT = 128
 MAX_WITHIN = 16
 # What a sender cannot choose, because the bus counts it.
-_STAMPED = ("hops", "path")
-_PASSED_ON = ("labels", "recorded")
+_STAMPED = ("hops", "path", "branch")
+_PASSED_ON = ("branch", "labels", "recorded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +70,25 @@ class Account:
     within: tuple[str, ...]
 
 
-def check(envelope: Envelope, *, max_hops: int, max_visits: int | None = None, now: datetime | None = None) -> None:
-    """Refuses what is too late or has come too far.
+def check(
+    envelope: Envelope, *, max_hops: int, max_visits: int | None = None, now: datetime | None = None
+) -> float | None:
+    """Refuses what is too late or has come too far; the seconds until the deadline of its budget, None without one.
 
     Raises Rejected: `protocol.expired` after `expires_at` or the inherited `budget.deadline_at`, `protocol.loop`
     beyond `max_hops` or the `hops` of its budget, or when the receiver is on the path `max_visits` times already.
     """
     extensions = envelope.extensions
     if not extensions:
-        return
+        return None
+    left_s = None
     budget = extensions.get("budget") or {}
-    for path, moment in (
-        ("extensions.expires_at", extensions.get("expires_at")),
-        ("extensions.budget.deadline_at", budget.get("deadline_at")),
-    ):
-        if moment is not None and timestamps.instant(moment) <= (now or datetime.now(UTC)):
-            raise error("protocol.expired", f"{path} was {moment}; it is too late to handle this", path=path)
+    expires_at, deadline_at = extensions.get("expires_at"), budget.get("deadline_at")
+    if expires_at is not None or deadline_at is not None:
+        now_s = time.time() if now is None else now.timestamp()
+        for path, moment in (("extensions.expires_at", expires_at), ("extensions.budget.deadline_at", deadline_at)):
+            if moment is not None and (left_s := timestamps.epoch_s(moment) - now_s) <= 0:
+                raise error("protocol.expired", f"{path} was {moment}; it is too late to handle this", path=path)
     limit = max_hops if "hops" not in budget else min(max_hops, int(budget["hops"]))
     if (hops := extensions.get("hops", 0)) > limit:
         raise error(
@@ -101,6 +106,13 @@ def check(envelope: Envelope, *, max_hops: int, max_visits: int | None = None, n
             visits=visits,
             limit=max_visits,
         )
+    return None if deadline_at is None else left_s
+
+
+def time_left_s(envelope: Envelope) -> float | None:
+    """Seconds until the deadline of its budget, 0 when that has passed; None without one."""
+    deadline_at = (envelope.extensions.get("budget") or {}).get("deadline_at")
+    return None if deadline_at is None else max(0.0, timestamps.epoch_s(deadline_at) - time.time())
 
 
 def account_of(envelope: Envelope) -> Account | None:
@@ -124,11 +136,11 @@ def own_account(sender: str, message_id: str) -> str:
 
 
 def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None) -> Extensions:
-    """The extensions of a message sent while handling `parent`: what is inherited, one hop more, and `given`.
+    """The extensions of a message sent while handling `parent`: one hop more, the path, budget, labels, and `given`.
 
-    Of what is `given`, `hops` and `path` are passed over, because the bus counts them; a `budget` becomes a share of
-    the inherited one, and `labels` come to those that are there. Raises `protocol.malformed` for shares of shares
-    nested more than 16 deep.
+    Of what is `given`, `hops`, `path` and `branch` are passed over, because the bus sets them; a `budget` becomes a
+    share of the inherited one, and `labels` and `on_behalf_of` come to those that are there. Raises
+    `protocol.malformed` for shares of shares nested more than 16 deep.
     """
     above = parent.extensions
     inherited: Extensions = {
@@ -136,6 +148,7 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
         "correlation_id": above.get("correlation_id", parent.message_id),
         "hops": parent.hops + 1,
         "path": [*above.get("path", []), agent][-PATH_KEPT:],
+        ON_BEHALF_OF: chain_of(parent),
     }
     if "budget" in above:
         inherited["budget"] = _passed_on(parent)
@@ -148,6 +161,8 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
             own["budget"] = share(inherited["budget"], own["budget"])
         if "labels" in own and "labels" in inherited:
             own["labels"] = list(dict.fromkeys([*inherited["labels"], *own["labels"]]))
+        if ON_BEHALF_OF in own:
+            own[ON_BEHALF_OF] = lengthened(inherited[ON_BEHALF_OF], own[ON_BEHALF_OF])
         inherited |= own
     return inherited
 

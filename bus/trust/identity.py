@@ -17,6 +17,8 @@ def verify(envelope: Envelope, subject: WorkSubject) -> None:
     Raises Rejected: `auth.unverified_sender` for another `from`, `protocol.malformed` for another `to` or
     `type`, because a message filed under a wrong address was built wrong.
     """
+    if envelope.address == (subject.sender, subject.to, subject.type):
+        return
     if envelope.sender != subject.sender:
         raise error(
             "auth.unverified_sender",

@@ -10,6 +10,7 @@ from bus.broker.connection import Connection
 from bus.broker.objects import Objects
 from bus.broker.streams import StreamNames
 from bus.errors import error
+from bus.workflow.fence import NO_FENCE, Fence
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -27,16 +28,23 @@ class ArtifactRef:
 class Artifacts:
     """The artifacts of a bus, shared by all its agents. Kept for 30 days, or as long as the history."""
 
-    __slots__ = ("_objects",)
+    __slots__ = ("_connection", "_fence", "_objects")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, fence: Fence = NO_FENCE) -> None:
+        self._connection = connection
+        self._fence = fence
         self._objects = Objects(connection, StreamNames.of(connection.settings.namespace).artifacts)
+
+    def under(self, fence: Fence) -> Artifacts:
+        """The same for who may only store while a fence holds."""
+        return Artifacts(self._connection, fence=fence)
 
     async def put(self, data: bytes, *, name: str, media_type: str = "text/plain") -> ArtifactRef:
         """Stores content; the same content is stored once, and storing it again does nothing.
 
-        Raises BrokerError `broker.unavailable`.
+        Raises BrokerError `broker.unavailable`; under a slot that is lost ToolError `agent.busy`.
         """
+        await self._fence.confirm()
         sha256 = hashlib.sha256(data).hexdigest()
         await self._objects.put(sha256, data)
         return ArtifactRef(name, sha256, len(data), media_type)

@@ -10,7 +10,10 @@ import orjson
 
 
 class Completion(NamedTuple):
-    """One handled message. `started_at` and `exec_ms` are the handling agent's."""
+    """One handled message. `started_at` and `exec_ms` are the handling agent's.
+
+    `set_aside`: why it was settled without being handled, for one whose work nobody wants any more.
+    """
 
     sender: str
     message_id: str
@@ -18,6 +21,7 @@ class Completion(NamedTuple):
     attempt: int
     started_at: datetime
     exec_ms: float
+    set_aside: str | None = None
 
 
 class FailedAttempt(NamedTuple):
@@ -39,19 +43,20 @@ class FailedAttempt(NamedTuple):
 
 def encode(group: Sequence[Completion], failed: Sequence[FailedAttempt] = ()) -> bytes:
     """Several completions, and attempts that failed, as the body of one message."""
-    body: dict[str, Any] = {
-        "completed": [
-            {
-                "from": one.sender,
-                "message_id": one.message_id,
-                "workflow_id": one.workflow_id,
-                "attempt": one.attempt,
-                "started_at": one.started_at,
-                "exec_ms": one.exec_ms,
-            }
-            for one in group
-        ]
-    }
+    completed: list[dict[str, Any]] = []
+    for sender, message_id, workflow_id, attempt, started_at, exec_ms, set_aside in group:
+        record = {
+            "from": sender,
+            "message_id": message_id,
+            "workflow_id": workflow_id,
+            "attempt": attempt,
+            "started_at": started_at,
+            "exec_ms": exec_ms,
+        }
+        if set_aside is not None:
+            record["set_aside"] = set_aside
+        completed.append(record)
+    body: dict[str, Any] = {"completed": completed}
     if failed:
         # Beside the completions, where a reader that only knows those does not look.
         body["failed"] = [
@@ -120,6 +125,7 @@ def decode_all(data: bytes) -> tuple[list[Completion], list[FailedAttempt]]:
                 one["attempt"],
                 datetime.fromisoformat(one["started_at"]),
                 one["exec_ms"],
+                one.get("set_aside"),
             )
             for one in body["completed"]
         ]

@@ -37,15 +37,20 @@ MAX_FOUND = 50_000
 _WORKFLOW_ID = re.compile(rb'"workflow_id" ?: ?"([^"\\]{1,512})"')
 
 
-async def read_records(connection: Connection, workflow_id: str, *, since: datetime | None = None) -> Records:
-    """Everything that is kept of a workflow, from `since` on; else from the time in its id. Raises BrokerError."""
+async def read_records(
+    connection: Connection, workflow_id: str, *, since: datetime | None = None, quiet: timedelta = QUIET
+) -> Records:
+    """Everything that is kept of a workflow, from `since` on; else from the time in its id.
+
+    The history is left once the workflow has nothing open and was quiet for `quiet`. Raises BrokerError.
+    """
     since = since or begin(workflow_id)
     names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
     records = Records(workflow_id, datetime.now(UTC))
     done = _Log(connection, names.done, subjects.done_all, workflow_id, since)
     dead = _Log(connection, names.dead, subjects.dead_all, workflow_id, since)
     events = _Log(connection, names.events, subjects.event("*", workflow_id, "*"), workflow_id, since)
-    settled = _Settled(connection, records, done, dead)
+    settled = _Settled(connection, records, done, dead, quiet)
     await settled.learn()
     async for delivery in events.read():
         _add(records, "event", delivery)
@@ -129,11 +134,12 @@ def _may_hide_it(delivery: Delivery) -> bool:
 class _Settled:
     """What is known to have ended, and so whether anything can still come."""
 
-    def __init__(self, connection: Connection, records: Records, done: _Log, dead: _Log) -> None:
+    def __init__(self, connection: Connection, records: Records, done: _Log, dead: _Log, quiet: timedelta) -> None:
         self._connection = connection
         self._records = records
         self._done = done
         self._dead = dead
+        self._quiet = quiet
         self._handled: set[Key] = set()
         self._died: set[Place] = set()
         self._quiet_since: datetime | None = None
@@ -164,14 +170,14 @@ class _Settled:
         ]
 
     async def is_over(self, now: datetime) -> bool:
-        """Whether the history may be left at `now`: an hour without a sign, and nothing open."""
+        """Whether the history may be left at `now`: no sign for that long, and nothing open."""
         copies = self._records.copies
         if not copies:
             return False
         last = max(copies[-1].stored_at, self._quiet_since or EPOCH)
-        if now - last < QUIET:
+        if now - last < self._quiet:
             return False
-        self._sign(now)  # ask once an hour of the stream, not for every message
+        self._sign(now)  # ask once in that time of the stream, not for every message
         standing, unlooked = await _standing(self._connection, self.open_copies())
         return not standing and not unlooked
 

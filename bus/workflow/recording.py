@@ -9,16 +9,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from bus.broker.connection import Connection
+from bus.broker.records import Records
+from bus.broker.streams import StreamNames
+from bus.broker.subjects import token
 from bus.envelope import Envelope
 from bus.errors import BusError, error
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.branches import branch_of, document_key
 from bus.workflow.story import OPEN, Story
 
 FORMAT = 1
@@ -49,13 +54,25 @@ class RecordedCall:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedDocument:
+    """One of the workflow's shared documents as it was in the end, and who wrote it last."""
+
+    name: str
+    writer: str
+    document: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
-    """One workflow: its messages in the order of their storing, its calls, and the artifacts that they refer to."""
+    """One workflow: its messages in the order of their storing, its calls, the artifacts that they refer to, and its
+    documents. Of a workflow that was rolled back, it has the branch that counts.
+    """
 
     workflow_id: str
     messages: tuple[Recorded, ...]
     calls: tuple[RecordedCall, ...] = ()
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    documents: tuple[RecordedDocument, ...] = ()
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -98,6 +115,7 @@ class Recording:
                 }
                 for one in self.calls
             ],
+            "documents": [{"name": one.name, "writer": one.writer, "document": one.document} for one in self.documents],
             "artifacts": {name: base64.b64encode(data).decode() for name, data in sorted(self.artifacts.items())},
         }
         return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -127,6 +145,9 @@ class Recording:
                 )
                 for one in document["calls"]
             )
+            documents = tuple(
+                RecordedDocument(str(one["name"]), str(one["writer"]), one["document"]) for one in document["documents"]
+            )
             artifacts = {name: base64.b64decode(text, validate=True) for name, text in document["artifacts"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise error("protocol.malformed", f"this is no recording: {problem!r}", path="$") from None
@@ -135,7 +156,12 @@ class Recording:
             # A message comes after its cause, so that no chain of causes is a circle.
             if cause is not None and not 0 <= cause < min(index, len(messages)):
                 raise error("protocol.malformed", f"entry {index} names a cause that is not there", path="messages")
-        return cls(str(document["workflow_id"]), messages, calls, artifacts)
+        return cls(str(document["workflow_id"]), messages, calls, artifacts, documents)
+
+    @property
+    def branch(self) -> int:
+        """The branch that it is of."""
+        return max((branch_of(one.envelope) for one in self.messages), default=0)
 
     @classmethod
     def read(cls, path: str | Path) -> Recording:
@@ -143,8 +169,8 @@ class Recording:
         return cls.from_json(Path(path).read_bytes())
 
 
-async def record(story: Story, artifacts: Artifacts) -> Recording:
-    """The recording of a workflow that has ended, with the artifacts that it names.
+async def record(story: Story, connection: Connection) -> Recording:
+    """The recording of a workflow that has ended, with the artifacts that it names and the documents that it left.
 
     Raises ToolError `tool.execution_failed` when nothing is known of it or something is still to come, Rejected
     `protocol.too_large` when the artifacts have more than 32 MiB together, and BrokerError.
@@ -156,22 +182,25 @@ async def record(story: Story, artifacts: Artifacts) -> Recording:
             "tool.execution_failed",
             f"the workflow {story.workflow_id} is {story.status}; only what has ended can be replayed",
         )
-    ordered = sorted(range(len(story.steps)), key=lambda index: (story.steps[index].stored_at, index))
-    steps = [story.steps[index] for index in ordered]
-    places = {
-        old: place for place, old in enumerate(old for old in ordered if story.steps[old].envelope.type != CALL_TYPE)
-    }
+    branch = max(branch_of(step.envelope) for step in story.steps)
+    places: dict[int, int] = {}
     messages: list[Recorded] = []
     calls: list[RecordedCall] = []
-    for step in steps:
+    # In the order of storing; parents stand before their children where the times are the same.
+    for index in sorted(range(len(story.steps)), key=lambda one: (story.steps[one].stored_at, one)):
+        step = story.steps[index]
+        if branch_of(step.envelope) != branch:
+            continue
+        # Clocks of a cluster may disagree; what seems to come before its cause has none.
         cause = None if step.parent is None else places.get(step.parent)
-        if cause is not None and cause >= len(messages):
-            cause = None  # Clocks of a cluster may disagree; what seems to come before its cause has none.
         if step.envelope.type == CALL_TYPE:
             calls.append(_call(step.envelope, cause))
         else:
+            places[index] = len(messages)
             messages.append(Recorded(step.envelope, cause, step.death.code if step.death else "handled"))
-    return Recording(story.workflow_id, tuple(messages), tuple(calls), await _artifacts(messages, calls, artifacts))
+    artifacts = await _artifacts(messages, calls, Artifacts(connection))
+    documents = tuple([one async for one in _documents(connection, story.workflow_id, branch)])
+    return Recording(story.workflow_id, tuple(messages), tuple(calls), artifacts, documents)
 
 
 def call_recorded(cause: Envelope, caller: str, capability: str, arguments: Any, result: Mapping[str, Any]) -> Envelope:
@@ -221,6 +250,14 @@ def _named(messages: list[Recorded], calls: list[RecordedCall]) -> Iterator[str]
     said = [(one.envelope.payload, one.envelope.extensions.get("data_ref")) for one in messages]
     said += [(one.arguments, one.result) for one in calls]
     yield from dict.fromkeys(found.decode() for one in said for found in _SHA256.findall(orjson.dumps(one)))
+
+
+async def _documents(connection: Connection, workflow_id: str, branch: int) -> AsyncIterator[RecordedDocument]:
+    records = Records(connection, StreamNames.of(connection.settings.namespace).workflows)
+    first = document_key(token(workflow_id), branch, "")
+    async for key, found in records.entries(f"{first}*"):
+        if found.value is not None:
+            yield RecordedDocument(key.removeprefix(first), found.writer, orjson.loads(found.value))
 
 
 def _index(value: Any) -> int | None:

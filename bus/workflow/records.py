@@ -75,7 +75,7 @@ class AttemptError(NamedTuple):
 class Attempt:
     """One run of a handler that is recorded. `started_at` is the replica's clock, `recorded_at` the server's.
 
-    `error` and `again_in_ms` are None for one that handled the message.
+    `error` and `again_in_ms` are None for one that handled the message, or set it aside. `seq` is that of the record.
     """
 
     key: Key
@@ -85,6 +85,8 @@ class Attempt:
     recorded_at: datetime
     error: AttemptError | None = None
     again_in_ms: float | None = None
+    set_aside: str | None = None
+    seq: int = 0
 
     @property
     def run(self) -> tuple[Key, int, datetime, float]:
@@ -102,10 +104,10 @@ def attempts_of(delivery: Delivery, workflow_id: str) -> Iterator[Attempt]:
     records: list[Completion | FailedAttempt] = [*completed, *failed]
     for one in records:
         if one.workflow_id == workflow_id:
-            yield _attempt(agent, one, delivery.stored_at)
+            yield _attempt(agent, one, delivery.stored_at, delivery.stream_seq)
 
 
-def _attempt(agent: str, one: Completion | FailedAttempt, recorded_at: datetime) -> Attempt:
+def _attempt(agent: str, one: Completion | FailedAttempt, recorded_at: datetime, seq: int) -> Attempt:
     # Compared and added to times of our own, so they must be of the same kind and of this world.
     numbers = (one.attempt, one.exec_ms, getattr(one, "again_in_ms", 0.0))
     if not all(isinstance(value, int | float) and 0 <= value < MAX_MS for value in numbers):
@@ -113,9 +115,11 @@ def _attempt(agent: str, one: Completion | FailedAttempt, recorded_at: datetime)
     started_at = one.started_at if one.started_at.tzinfo is not None else one.started_at.replace(tzinfo=UTC)
     key = Key(agent, str(one.sender), str(one.message_id))
     if isinstance(one, Completion):
-        return Attempt(key, one.attempt, started_at, float(one.exec_ms), recorded_at)
+        aside = None if one.set_aside is None else str(one.set_aside)
+        return Attempt(key, one.attempt, started_at, float(one.exec_ms), recorded_at, set_aside=aside, seq=seq)
     error = AttemptError(str(one.code), str(one.message))
-    return Attempt(key, one.attempt, started_at, float(one.exec_ms), recorded_at, error, float(one.again_in_ms))
+    again_in_ms = float(one.again_in_ms)
+    return Attempt(key, one.attempt, started_at, float(one.exec_ms), recorded_at, error, again_in_ms, seq=seq)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,7 +21,7 @@ QUEUE = 256
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One message seen. `kind` is work, event or dead; `envelope` is None when its bytes cannot be read."""
+    """One message seen. `kind` is work, event, stream or dead; `envelope` is None when its bytes cannot be read."""
 
     kind: str
     subject: str
@@ -53,7 +53,7 @@ class Sighting:
         if self.envelope is None:
             return None
         tokens = (self.headers.get("Bus-Origin-Subject", "") if self.kind == "dead" else self.subject).split(".")
-        place = 3 if tokens[2:3] == ["event"] else 5
+        place = 3 if tokens[2:3] in (["event"], ["stream"]) else 5
         name = tokens[place] if len(tokens) > place else self.envelope.sender
         return name if name != self.envelope.sender else None
 
@@ -77,7 +77,7 @@ async def sightings(
     type: str | None,
     since: datetime | None,
     follow: bool,
-) -> AsyncIterator[Sighting]:
+) -> AsyncGenerator[Sighting, None]:
     """See `Bus.watch`. Raises BrokerError when the streams cannot be read at the start."""
     names = StreamNames.of(connection.settings.namespace)
     arrived = asyncio.Event()
@@ -87,6 +87,7 @@ async def sightings(
         for kind, stream, subject in (
             ("work", names.history, subjects.history_all),
             ("event", names.events, subjects.event_all),
+            ("stream", names.streams, subjects.stream_all),
             ("dead", names.dead, subjects.dead_all),
         ):
             reader = await stack.enter_async_context(

@@ -33,6 +33,8 @@ class State(StrEnum):
     UNSEEN = "unseen"
     """Too many are open to look at each; this one was not looked at."""
     HANDLED = "handled"
+    SET_ASIDE = "set_aside"
+    """Settled without being handled: of a branch that was rolled back, or stopped by a person."""
     BROADCAST = "broadcast"
     """Sent to `*`; who handled it is in the attempts."""
     DEAD = "dead"
@@ -269,7 +271,7 @@ def _state(message: _Message, key: Key, records: Records, senders: set[str]) -> 
     if message.copies[0].kind == "event":
         return State.BROADCAST
     if any(one.error is None for one in message.attempts):
-        return State.HANDLED
+        return State.SET_ASIDE if all(one.set_aside for one in message.attempts if not one.error) else State.HANDLED
     died_at = message.death.place if message.death is not None else None
     here = [one for one in message.copies if one.place in records.standing and one.place != died_at]
     if here:

@@ -104,8 +104,11 @@ def run_way(way: Way, name: str, loop: str, task: Task, script: str) -> Sample:
         while (line := output.readline()) != "ready\n":
             assert line, f"{name}: the {part} side ended"
     started = time.perf_counter()
-    consumed, _ = sides[0].communicate(timeout=600)
+    output = sides[0].stdout
+    assert output is not None
+    assert output.readline() == "handled\n", f"{name}: the consume side ended"
     elapsed_s = time.perf_counter() - started
+    consumed, _ = sides[0].communicate(timeout=600)
     published, _ = sides[1].communicate(timeout=600)
     return Sample(task.count / elapsed_s, cpu_us(published), cpu_us(consumed))
 

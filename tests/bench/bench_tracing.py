@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bus import Envelope
 from bus.broker.pull import Delivery
-from bus.delivery.attributes import message_attributes
+from bus.delivery.attributes import id_attributes, kind_attributes
 from bus.delivery.tracing import DeliveryTracing
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.testing.server import NatsServer
@@ -68,7 +68,7 @@ def spans_of(mode: str, receiver: str) -> tuple[Callable[[Envelope], None], list
             trace_id=envelope.trace_id,
             parent=None,
             sampling_key=envelope.workflow_id or envelope.trace_id,
-            attributes=lambda: message_attributes("send", envelope, agent=envelope.sender),
+            attributes=lambda: kind_attributes("send", envelope, agent=envelope.sender) | id_attributes(envelope),
         )
         headers = send.headers()
         send.end()

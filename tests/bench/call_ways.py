@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -137,7 +136,7 @@ async def faststream_callee(task: Task) -> AsyncIterator[None]:
     """FastStream: a subscriber with a pydantic model."""
     from faststream.nats import NatsBroker
 
-    broker = NatsBroker(task.url, log_level=logging.ERROR)
+    broker = NatsBroker(task.url, logger=None)
 
     @broker.subscriber(f"{task.name}.work", "workers")
     async def work(message: Work) -> Done:
@@ -153,7 +152,7 @@ async def faststream_caller(task: Task) -> AsyncIterator[Ask]:
     """FastStream's request."""
     from faststream.nats import NatsBroker
 
-    async with NatsBroker(task.url, log_level=logging.ERROR) as broker:
+    async with NatsBroker(task.url, logger=None) as broker:
 
         async def ask(number: int) -> int:
             answer = await broker.request(Work(**arguments(number)), f"{task.name}.work", timeout=30)
@@ -193,34 +192,8 @@ async def grpc_caller(task: Task) -> AsyncIterator[Ask]:
         yield ask
 
 
-@contextlib.asynccontextmanager
-async def serving(app: Any, port: int) -> AsyncIterator[None]:
-    """An ASGI application under uvicorn, until the body ends."""
-    import uvicorn
-
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", lifespan="on"))
-    running = asyncio.create_task(server.serve())
-    while not server.started:
-        assert not running.done(), "uvicorn ended"
-        await asyncio.sleep(0.02)
-    yield
-    server.should_exit = True
-    await running
-
-
 def free_port() -> int:
     """A loopback port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def ways() -> dict[str, tuple[Context, Context]]:
-    """Every way by its name: callee and caller."""
-
-    return {
-        "raw nats-py": (raw_callee, raw_caller),
-        "bus, 1% traced": (bus_callee, bus_caller),
-        "FastStream": (faststream_callee, faststream_caller),
-        "grpc.aio": (grpc_callee, grpc_caller),
-    }

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
+from bus.broker.records import Record
 from bus.broker.subjects import LANES, Subjects, token
 from bus.contracts.accepts import Accepts
 from bus.delivery.settlement import Verdict
@@ -15,6 +16,9 @@ from bus.envelope import MAX_BYTES, MAX_DEPTH, SUPPORTED, Envelope, codec, exten
 from bus.errors import Advice, ErrorInfo
 from bus.registry.answers import Answers
 from bus.workflow import completions
+from bus.workflow.checkpoints import Checkpoint
+from bus.workflow.control import NOTHING
+from bus.workflow.record import WorkflowRecord
 
 TEXT = (Path(__file__).parents[2] / "schemas" / "README.md").read_text(encoding="utf-8")
 EXAMPLES: list[Any] = [orjson.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
@@ -104,11 +108,26 @@ def test_the_subjects_are_the_codes_own() -> None:
         subjects.later("<to>", "<from>", "<type>", "m").rpartition(".")[0] + ".<id>",
         subjects.due("<to>", "<from>", "<type>"),
         "bus.v1.event.<from>.<workflow>.<type>",
+        subjects.stream("<from>", "call").replace(".call", ".<call>"),
         subjects.dead("<agent>", "<reason>"),
         subjects.done("<agent>"),
+        subjects.task("id").replace(".id", ".<id>"),
+        subjects.audit("<writer>"),
+        subjects.rules_status,
         subjects.claims("<agent>"),
         subjects.contracts("<agent>"),
     ]
     assert subjects.event("a", "w", "t") == "bus.v1.event.a.w.t"
     assert set(LANES) == {"high", "normal", "low"}
     assert f"`wf 09` is `{token('wf 09')}`" in TEXT
+
+
+def test_the_examples_of_workflows_are_read() -> None:
+    """EDGE-5, WF-2, WF-3: the record, the checkpoint and the decision stand as the code reads and writes them."""
+    (record,) = [example for example in EXAMPLES if "changes_before" in example]
+    read = WorkflowRecord.from_wire(orjson.dumps(record), 1)
+    assert orjson.loads(read.to_wire()) == record
+    (checkpoint,) = [example for example in EXAMPLES if "positions" in example]
+    assert Checkpoint.of(Record(orjson.dumps(checkpoint), 7)).revision == 7
+    (decision,) = [example for example in EXAMPLES if "is_complete" in example]
+    assert NOTHING.with_document("branch", decision).branch == 1

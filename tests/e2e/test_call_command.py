@@ -61,7 +61,8 @@ def test_registry_lists_shows_and_tests(bus_command: Run) -> None:
     listed = bus_command("registry", "ls").stdout
     assert "calculator.add" in listed
     assert "Repeats a text." in listed
-    assert [one["agent"] for one in json.loads(bus_command("registry", "ls", "echo.", "--json").stdout)] == ["bob"]
+    listed = bus_command("registry", "ls", "echo.r", "--json").stdout
+    assert [one["agent"] for one in json.loads(listed)] == ["bob"]
     shown = json.loads(bus_command("registry", "show", "alice").stdout)
     assert shown["announcements"][0]["cards"][0]["name"] == "calculator.add"
     assert bus_command("registry", "show", "nobody").returncode == 1

@@ -14,6 +14,7 @@ import nats
 import pytest
 from typer.testing import CliRunner
 
+from bus import Bus, Draft, Settings
 from bus.cli.main import app
 from bus.testing import NatsServer
 
@@ -203,3 +204,19 @@ def test_workers_are_kept_alive(tmp_path: Path, start: Start, bus_command: Run) 
     assert "HI" in bus_command("send", "echo", "note", '{"text": "hi"}', "--wait").stdout
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(15) == 0
+
+
+async def test_tail_ends_quietly_when_its_reader_has_gone(environment: dict[str, str], server: NatsServer) -> None:
+    """`bus tail | head -1`: no traceback."""
+    async with Bus.connect("me", settings=Settings.load(servers=server.url, work_max_bytes=33554432)) as bus:
+        await bus.send_many([Draft("nobody", "note", {"text": "x" * 100}) for _ in range(300)])
+    with subprocess.Popen(
+        [sys.executable, "-m", "bus", "tail", "--no-follow", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as tail:  # fmt: skip
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert json.loads(tail.stdout.readline())["envelope"]["type"] == "note"
+        tail.stdout.close()
+        said = tail.stderr.read()
+    assert said == ""

@@ -34,7 +34,20 @@ EXPECTED = {
     "bus registry ls": (0, "calculator.add"),
     'bus call calculator.add \'{"a": 1, "b": "2"}\'': (0, '"sum": 3.0'),
     'bus call calculator.add \'{"a": 1, "c": 2}\'': (1, "`b` is missing"),
+    'bus call report.write \'{"topic": "buses"}\'': (0, "-"),
+    'bus call calculator.add \'{"a": 1, "b": 2}\' --no-wait': (0, "-"),
+    "bus task ls": (0, "report.write"),
+    "bus rules check rules.toml": (0, "2 rules can be used"),
+    "bus rules explain writer-7 calculator.add adder --rules rules.toml": (1, "denied by line 6"),
+    "bus run adder:adder --rules rules.toml": None,
+    'bus call calculator.add \'{"a": 2, "b": 2}\'': (0, '"sum": 4.0'),
+    'bus call calculator.add \'{"a": 2, "b": 2}\' --from stranger': (1, "adder has no capability 'calculator.add'"),
+    "bus audit --denied": (0, "auth.permission_denied"),
+    "bus audit --agent adder --since 1h": (0, "ok"),
 }
+WITH_RULES = list(EXPECTED)[list(EXPECTED).index("bus rules check rules.toml") :]
+# Which of them are about the agent `adder`, and which about `reporter`.
+CALLS, TASKS = re.compile(r"^bus (call calculator|registry)"), re.compile(r"^bus (task|call report)")
 
 
 def blocks(language: str) -> list[str]:
@@ -56,14 +69,41 @@ def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: R
     agent, *_ = blocks("python")
     (tmp_path / "shouter.py").write_text(agent)
     start("bus", "run", "shouter:shouter", until="running shouter")
-    run_all([command for command in EXPECTED if "call" not in command and "registry" not in command], bus_command)
+    others = [one for one in EXPECTED if one not in WITH_RULES and not CALLS.search(one) and not TASKS.search(one)]
+    run_all(others, bus_command)
 
 
 def test_the_capability_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
     _, _, _, adder, _ = blocks("python")
     (tmp_path / "adder.py").write_text(adder)
     start("bus", "run", "adder:adder", until="running adder")
-    run_all([command for command in EXPECTED if "call" in command or "registry" in command], bus_command)
+    run_all([one for one in EXPECTED if CALLS.search(one) and one not in WITH_RULES], bus_command)
+
+
+def test_what_takes_long(tmp_path: Path, start: Start, bus_command: Run, environment: dict[str, str]) -> None:
+    """REG-8."""
+    reporter, submitting = (block for block in blocks("py") if "report.write" in block)
+    (tmp_path / "reporter.py").write_text(reporter)
+    start("bus", "run", "reporter:reporter", until="running reporter")
+    run_all([command for command in EXPECTED if TASKS.search(command)], bus_command)
+    later = "".join(f"    {line}\n" for line in submitting.splitlines())
+    (tmp_path / "later.py").write_text(
+        f"import asyncio\nfrom bus import Bus\n\nasync def main():\n  async with Bus.connect() as bus:\n{later}\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "later.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "1 pages about buses\n", done.stderr
+
+
+def test_the_rules_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
+    """SEC-2, SEC-6."""
+    _, _, _, adder, _ = blocks("python")
+    (tmp_path / "adder.py").write_text(adder)
+    (tmp_path / "rules.toml").write_text(next(block for block in blocks("toml") if "[[allow]]" in block))
+    start("bus", "run", "adder:adder", "--rules", "rules.toml", until="running adder")
+    run_all(WITH_RULES, bus_command)
 
 
 def run_all(commands: list[str], bus_command: Run) -> None:

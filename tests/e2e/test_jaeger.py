@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +18,7 @@ from bus import Bus, Envelope, Settings
 from bus.testing import NatsServer, settled
 from schemas.brief import PlanRequest, SourceRef
 from tests.e2e.conftest import ROOT
-from tests.e2e.jaeger import Jaeger, JaegerSpan, running_jaeger
+from tests.e2e.jaeger import RUN, Jaeger, JaegerSpan, running_jaeger
 from tests.e2e.test_brief import REPEATED
 
 Start = Callable[..., "object"]
@@ -156,3 +162,51 @@ async def test_three_agents_in_three_processes_are_one_trace(
     # How an on-call person finds it: by what went wrong, or by the workflow.
     for service, operation in (("writer", "settle writer.nonsense"), ("caller", "invoke_workflow brief")):
         assert {one.trace_id for one in jaeger.search(service, operation)} == {trace_id}
+
+
+@pytest.mark.timeout(180)
+async def test_the_readme_shows_the_demo_in_jaeger(
+    jaeger: Jaeger, environment: dict[str, str], server: NatsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The section's own lines, with this Jaeger for the one that they start: its commands, then its Python."""
+    section = (ROOT / "README.md").read_text("utf-8").partition("## One workflow in Jaeger")[2].partition("\n## ")[0]
+    commands, python = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    start_jaeger, export, *rest = commands.splitlines()
+    assert start_jaeger.split("&")[0].strip() == str(RUN.relative_to(ROOT))
+    assert export == "export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"
+    assert rest == ["make demo"]
+    for name in ("README.md", "Makefile", "agents", "bus", "ops", "schemas"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    own = {"OTEL_EXPORTER_OTLP_ENDPOINT": jaeger.endpoint, "BUS_SERVERS": server.url}
+    made = await asyncio.to_thread(
+        subprocess.run,
+        [*rest[0].split(), f"BIN={Path(sys.executable).parent}", "READY="],
+        cwd=tmp_path, env=environment | own, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout + made.stderr
+    spans = await found(jaeger, "brief", "invoke_workflow brief")
+    assert {one.service for one in spans} == {"brief", *AGENTS}
+    assert {str(one.attributes.get("bus.phase")) for one in spans} >= {"plan", "execute", "review"}
+    assert orphans(spans) == []
+    (root,) = [one for one in spans if not one.parent_id]
+    (summary,) = [one for one in spans if one.name == "workflow brief"]
+    assert (summary.parent_id, summary.attributes["bus.workflow.status"]) == (root.id, "success")
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", jaeger.endpoint)
+    async with Bus.connect("reader", settings=Settings.load(servers=server.url, namespace="readme")) as bus:
+        scope: dict[str, Any] = {"bus": bus}
+        exec(f"async def shown():\n{textwrap.indent(python, '    ')}", scope)
+        await scope["shown"]()
+    spans = await found(jaeger, "reader", "invoke_workflow brief")
+    assert {one.name for one in spans} == {"invoke_workflow brief", "send planner.plan_request", "workflow brief"}
+
+
+async def found(jaeger: Jaeger, service: str, operation: str) -> list[JaegerSpan]:
+    """The one trace that a search finds, once its summary is there."""
+    spans: list[JaegerSpan] = []
+    async with asyncio.timeout(ARRIVAL_S):
+        while not any(one.name == "workflow brief" for one in spans) or orphans(spans):
+            await asyncio.sleep(0.2)
+            spans = await asyncio.to_thread(jaeger.search, service, operation)
+    assert len({one.trace_id for one in spans}) == 1
+    return spans

@@ -362,3 +362,18 @@ async def test_a_foreign_caller_needs_no_library(bus: Bus, settings: Settings) -
         for bad, code in ((b"\xff", "protocol.malformed"), (forged, "auth.unverified_sender")):
             answer = orjson.loads((await bus.connection.request(subject, bad)).data)
             assert answer["payload"]["error"]["code"] == code
+
+
+async def test_a_burst_of_calls_that_need_each_other_runs_at_once(bus: Bus, settings: Settings) -> None:
+    """One worker answers what waits for nothing; once a call waits, no other waits behind it (REG-5)."""
+    agent = Agent("alice", call_concurrency=20)
+    together = asyncio.Barrier(20)
+
+    @agent.capability("meeting.attend", description="Ends when all are there, unless it is told to go.")
+    async def attend(stays: bool) -> int:
+        return (await together.wait()) if stays else -1
+
+    async with agent.running(settings):
+        drafts = [CallDraft("meeting.attend", {"stays": number % 3 > 0}, timeout_s=10) for number in range(30)]
+        results = await bus.call_many(drafts)
+    assert sorted(one.unwrap() for one in results.values()) == [-1] * 10 + list(range(20))

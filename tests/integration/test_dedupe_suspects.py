@@ -167,7 +167,7 @@ async def test_what_has_not_begun_is_left_when_the_link_breaks(bus: Bus, setting
         got.append(message.attempt)
 
     async with agent.running(settings) as replica:
-        consumer = replica._consumer
+        consumer = replica._consumers[0]
         limit, consumer._workers._limit = consumer._workers._limit, 0
         await bus.send("worker", "job", {})
         async with asyncio.timeout(20):

@@ -67,7 +67,7 @@ async def recorded(bus: Bus, settings: Settings, *, calls_too: bool = True) -> R
         await workflow.send("writer", "draft_request", {})
         await settled(bus, agents=["writer", "reviewer"])
     assert calls == ["a b c"]
-    return await record(await bus.trace(workflow.id), bus.artifacts)
+    return await record(await bus.trace(workflow.id), bus.connection)
 
 
 async def test_an_unchanged_agent_does_the_same(bus: Bus, settings: Settings, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_calls_that_were_not_recorded_have_no_answer(bus: Bus, settings: S
 async def test_what_cannot_be_recorded_is_refused(bus: Bus, settings: Settings) -> None:
     """WF-8: an unknown workflow, one that still runs, a file that is none."""
     with pytest.raises(BusError, match="is known"):
-        await record(await bus.trace("nothing"), bus.artifacts)
+        await record(await bus.trace("nothing"), bus.connection)
     async with writing().running(settings):
         workflow = bus.workflow("open")
         await workflow.send("writer", "draft_request", {})
@@ -142,12 +142,15 @@ async def test_what_cannot_be_recorded_is_refused(bus: Bus, settings: Settings) 
     async with slow.running(settings):
         pass
     with pytest.raises(BusError, match="only what has ended"):
-        await record(await bus.trace(workflow.id), bus.artifacts)
+        await record(await bus.trace(workflow.id), bus.connection)
     for wrong, code in (
         (b"{not json", "protocol.malformed"),
         (b"[]", "protocol.malformed"),
         (b'{"format": 9}', "protocol.unsupported_version"),
-        (b'{"format":1,"workflow_id":"w","messages":[],"calls":[{"cause":3}],"artifacts":{}}', "protocol.malformed"),
+        (
+            b'{"format":1,"workflow_id":"w","messages":[],"calls":[{"cause":3}],"documents":[],"artifacts":{}}',
+            "protocol.malformed",
+        ),
     ):
         with pytest.raises(Rejected) as refused:
             Recording.from_json(wrong)
@@ -178,7 +181,7 @@ async def test_recording_calls_costs_nothing_else(bus: Bus, settings: Settings) 
         workflow = bus.workflow("deep", record=True)
         await workflow.send("asker", "ask", 3)
         await settled(bus, agents=["asker"])
-    recording = await record(await bus.trace(workflow.id), bus.artifacts)
+    recording = await record(await bus.trace(workflow.id), bus.connection)
     assert heard == [12]
     assert sorted((call.caller, call.capability, call.arguments["n"]) for call in recording.calls) == [
         ("asker", "outer.quadruple", 3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import nats
 import orjson
@@ -14,6 +14,7 @@ from bus.broker.reader import StreamReader
 from bus.broker.streams import StreamNames
 from bus.testing import settled
 from bus.workflow.completions import decode_all, decode_identities
+from bus.workflow.recorded import read_records
 from bus.workflow.story import State, Status, Step
 
 
@@ -203,3 +204,36 @@ async def test_since_leaves_out_what_came_before(bus: Bus) -> None:
     await workflow.send("nobody", "after", {})
     await told(bus, workflow.id, lambda story: len(story.steps) == 2)
     assert list(by_type(await bus.trace(workflow.id, since=between))) == ["after"]
+
+
+async def test_the_history_is_left_when_nothing_is_open_and_all_was_quiet(bus: Bus, settings: Settings) -> None:
+    """What came after the silence is not read, and a note says so; while something is open all is read (OBS-6)."""
+    worker, hold = Agent("worker"), asyncio.Event()
+    hold.set()
+
+    @worker.on("job")
+    async def job(payload: dict[str, int]) -> None:
+        await hold.wait()
+
+    async def types(quiet: timedelta) -> tuple[list[str], list[str]]:
+        records = await read_records(bus.connection, workflow.id, quiet=quiet)
+        return [copy.envelope.type for copy in records.copies], records.notes
+
+    async with worker.running(settings):
+        workflow, other = bus.workflow("quiet"), bus.workflow("other")
+        await workflow.send("worker", "job", {})
+        await settled(bus, 20)
+        await other.send("worker", "job", {})
+        await workflow.send("nobody", "afterwards", {})
+        found, notes = await types(timedelta(0))
+        assert found == ["job"]
+        assert len(notes) == 1
+        assert notes[0].startswith("nothing was open, and what was stored after ")
+        assert await types(timedelta(hours=1)) == (["job", "afterwards"], [])
+        hold.clear()
+        workflow = bus.workflow("open")
+        await workflow.send("worker", "job", {})
+        await other.send("worker", "job", {})
+        await workflow.send("nobody", "afterwards", {})
+        assert await types(timedelta(0)) == (["job", "afterwards"], [])
+        hold.set()

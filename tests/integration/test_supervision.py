@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bus import Agent, Bus, BusError, Settings
+from bus import Agent, Bus, BusError, Draft, Settings
 from bus.broker.pull import PullLoop
 from bus.delivery.commits import Commits
 from bus.delivery.dedupe import Dedupe
@@ -53,7 +53,8 @@ async def test_a_task_that_fails_ends_the_replica(
     async def run() -> None:
         async with asyncio.timeout(20), worker().running(quick):
             monkeypatch.setattr(owner, name, fail)
-            await bus.send("worker", "job", {})
+            # So many that the consumer has to ask for more.
+            await bus.send_many([Draft("worker", "job", {})] * (200 if owner is PullLoop else 1))
             if owner is Repair:
                 subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{settings.namespace.upper()}_WORK.worker"
                 await bus.connection.publish(subject, b"{}")

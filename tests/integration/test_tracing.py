@@ -8,7 +8,7 @@ from typing import Any
 import nats
 import orjson
 
-from bus import Agent, Bus, Message, RetryLater, Settings
+from bus import Agent, Bus, Call, Message, RetryLater, RetryPolicy, Settings
 from tests.integration.otlp_receiver import Received
 from tests.integration.test_delivery import emptied, settled_dead_letters
 
@@ -56,6 +56,42 @@ async def test_one_workflow_is_one_trace(settings: Settings, received: Received)
     assert (send_plan["kind"], plan_span["kind"]) == (4, 5)
     ids = {span["id"] for span in received.spans}
     assert [span["name"] for span in received.spans if span["parent"] and span["parent"] not in ids] == []
+
+
+async def test_a_task_is_in_the_trace_of_who_submitted_it(settings: Settings, received: Received) -> None:
+    """REG-8, OBS-1: from the handler over the submission to each run of the capability; and so in the story."""
+    planner, writer = Agent("planner"), Agent("writer", retry=RetryPolicy(base_s=0.01))
+
+    @planner.on("plan", phase="plan")
+    async def plan(payload: Any, message: Message) -> None:
+        task = await message.submit("report.write", {})
+        await task.result(timeout_s=10)
+
+    @writer.capability("report.write", description="Fails once.", long=True)
+    async def write(call: Call) -> int:
+        if call.attempt == 1:
+            raise RetryLater(0.0)
+        return 1
+
+    async with Bus.connect("caller", settings=settings) as bus, planner.running(settings), writer.running(settings):
+        workflow = bus.workflow("brief")
+        await workflow.send("planner", "plan", {})
+        await emptied(bus)
+        story = await bus.trace(workflow.id)
+
+    assert {span["trace"] for span in received.spans} == {workflow.trace_id}
+    (handled,) = received.named("process planner.plan")
+    (submit,) = received.named("submit report.write")
+    runs = received.named("process writer.tool_call_request")
+    calls = received.named("execute_tool report.write")
+    assert (submit["parent"], submit["kind"]) == (handled["id"], 4)
+    assert [one["parent"] for one in runs] == [submit["id"]] * 2
+    assert [one["parent"] for one in calls] == [one["id"] for one in runs]
+    assert {one["gen_ai.tool.call.id"] for one in calls} == {submit["bus.call_id"]}
+    assert [(step.envelope.type, step.state) for step in story.steps] == [
+        ("plan", "handled"),
+        ("tool_call_request", "handled"),
+    ]
 
 
 async def test_a_foreign_trace_id_is_mapped(settings: Settings, received: Received) -> None:

@@ -90,6 +90,7 @@ def test_the_names_are_where_they_were() -> None:
         "_process_msg",
         "_ps",
         "_subs",
+        "_pending",
         "_pending_data_size",
         "_reading_task",
         "_reconnection_task",

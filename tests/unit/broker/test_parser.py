@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
-from bus.broker.parser import Arrival, Direct, FastParser, read_header_block
+from bus.broker.parser import Arrival, Direct, FastParser, Headers, read_header_block
 
 Seen = list[tuple[str, str, bytes, dict[str, str]]]
 
@@ -134,3 +134,26 @@ def test_a_subject_that_is_no_utf8_does_not_end_the_reading() -> None:
 
 def test_of_two_headers_with_one_name_the_first_counts() -> None:
     assert read_header_block("NATS/1.0\r\nA: 1\r\nA: 2\r\nB:ä\r\n\r\n".encode()) == {"A": "1", "B": "ä"}
+
+
+BLOCKS = st.builds(
+    lambda first, headers: b"\r\n".join([first, *(b"%b:%b" % one for one in headers), b"", b""]),
+    st.sampled_from([b"NATS/1.0", b"NATS/1.0 503", b"NATS/1.0 404 No Messages"]),
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"a", b"A", b"traceparent", b"Status", b"xa"]),
+            st.sampled_from([b"", b" ", b" 1", b"2 ", b" a:b", b"\xff", b" Status:"]),
+        ),
+        max_size=4,
+    ),
+)
+
+
+@given(BLOCKS)
+def test_a_header_found_alone_is_the_one_that_is_read(block: bytes) -> None:
+    read = read_header_block(block)
+    for name in ("a", "A", "traceparent", "Status", "Description", "missing"):
+        assert Headers(block).get(name) == read.get(name)
+        assert Headers(block).get(name, "none") == read.get(name, "none")
+        assert (name in Headers(block)) == (name in read)
+    assert Headers(block) == read

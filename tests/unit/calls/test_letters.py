@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from bus import Envelope, Rejected, Result, ToolError
 from bus.calls.asked import REQUEST_TYPE, Asked
 from bus.calls.cut import shortened
-from bus.calls.letters import letter, moment
+from bus.calls.letters import letter
+from bus.envelope import timestamps
 from bus.errors import error
 
 ids = st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=128)
@@ -28,7 +29,7 @@ json_values = st.recursive(
 def test_what_is_written_unchecked_is_a_valid_envelope(workflow: Any, session: Any, arguments: Any) -> None:
     fields, data = letter(
         sender="a", to="b", type=REQUEST_TYPE, trace_id="t", workflow_id=workflow, session_id=session, role="tool",
-        status="success", extensions={"budget": {"deadline_at": moment(1.5)}},
+        status="success", extensions={"budget": {"deadline_at": timestamps.now(1.5)}},
         payload=Asked("c1", "a.b", arguments, "1.2", 2, 100).to_payload(),
     )  # fmt: skip
     read = Envelope.decode(data)

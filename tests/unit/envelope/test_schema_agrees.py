@@ -76,8 +76,10 @@ EXTENSIONS: dict[str, st.SearchStrategy[Any]] = {
     "budget": st.fixed_dictionaries(
         {}, optional={"deadline_at": timestamps, "calls": counts, "tokens": counts, "euros": payloads}
     ),
+    "branch": counts,
     "labels": st.lists(text(64), max_size=5) | st.just(["external"] * 64),
     "on_behalf_of": st.lists(names, max_size=5),
+    "recorded": st.booleans(),
     "signature": text(8192),
 }
 envelopes = st.fixed_dictionaries(

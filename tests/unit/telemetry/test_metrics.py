@@ -67,6 +67,10 @@ def test_hostile_types_phases_and_destinations_make_no_series() -> None:
     consumed, sent = found["messaging.client.consumed.messages"], found["messaging.client.sent.messages"]
     assert (total(consumed), total(sent)) == (10_000, 5000)
     assert total(consumed, bus_type=OTHER) == total(found["bus.refused"], bus_type=OTHER) == 5000
+    for metric, known in ((consumed, "writer.draft"), (sent, "agent-7.note")):
+        templates = {dict(labels)["messaging.destination.template"] for labels in metric.values}
+        assert {known, OTHER} <= templates
+        assert len(templates) <= MAX_DESTINATIONS + 1
     assert len(consumed.values) <= MAX_PHASES + 3
     assert len(sent.values) <= MAX_DESTINATIONS + 2
 

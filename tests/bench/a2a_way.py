@@ -1,1 +1,0 @@
-"""The same calls by the A2A Python SDK, over HTTP."""

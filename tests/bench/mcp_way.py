@@ -1,1 +1,0 @@
-"""The same calls by the MCP Python SDK, over streamable HTTP."""
