@@ -59,6 +59,7 @@ def bus_settings(bus_server: NatsServer, tmp_path: Path) -> Settings:
         grace_s=2,
         publish_timeout_s=10,
         work_max_bytes=32 << 20,
+        stream_max_bytes=8 << 20,
     )
 
 
