@@ -31,9 +31,9 @@ def header_block(headers: Mapping[str, str]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
-def plain_block(message_id: str, traceparent: str) -> bytes:
-    """The headers that nearly every message has, as `header_block` writes them, for values known to be one line."""
-    return f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\ntraceparent: {traceparent}\r\n\r\n".encode()
+def plain_block(message_id: str, lines: str) -> bytes:
+    """As `header_block`, for an id that is known to be one line and headers that are written already."""
+    return f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n{lines}\r\n".encode()
 
 
 def publish_command(subject: str, reply: str, headers: bytes, data: bytes) -> bytes:

@@ -132,8 +132,8 @@ class Publisher:
         subject, schedule = self._address(envelope)
         span = self._span(envelope, subject, parent)
         message_id = dedupe_header(envelope.sender, envelope.message_id)
-        traceparent = span.only_header if schedule is None and ttl_s is None else ""
-        headers = plain_block(message_id, traceparent) if traceparent else _block(message_id, span, schedule, ttl_s)
+        lines = span.header_lines if schedule is None and ttl_s is None else ""
+        headers = plain_block(message_id, lines) if lines else _block(message_id, span, schedule, ttl_s)
         if timeout_s is None:
             timeout_s = self._timeout_s
         code, began = "", time.perf_counter()

@@ -72,10 +72,20 @@ class Span:
         return context.to_headers() if context is not None else {}
 
     @property
-    def only_header(self) -> str:
-        """The `traceparent` of what is sent inside it; empty where there is none, or another header beside it."""
+    def header_lines(self) -> str:
+        """The headers of what is sent inside it as they stand on the wire; empty where they need another look.
+
+        Strangers may have a part in a state or a baggage, and lines must not begin in them.
+        """
         context = self.context
-        return "" if context is None or context.state or context.baggage else context.traceparent
+        if context is None or context.baggage:
+            return ""
+        state = context.state
+        if not state:
+            return f"traceparent: {context.traceparent}\r\n"
+        if state.isprintable() and state.isascii():
+            return f"traceparent: {context.traceparent}\r\ntracestate: {state}\r\n"
+        return ""
 
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
@@ -144,12 +154,12 @@ class UnsampledRoot(UnrecordedSpan):
 
     def headers(self) -> dict[str, str]:
         """The headers of what is sent inside it."""
-        return {"traceparent": self.only_header}
+        return {"traceparent": unsampled_traceparent(self._trace_id)}
 
     @property
-    def only_header(self) -> str:
-        """The `traceparent` of what is sent inside it."""
-        return unsampled_traceparent(self._trace_id)
+    def header_lines(self) -> str:
+        """The headers of what is sent inside it as they stand on the wire."""
+        return f"traceparent: {unsampled_traceparent(self._trace_id)}\r\n"
 
 
 class PassingSpan(UnrecordedSpan):

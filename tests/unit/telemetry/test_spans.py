@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bus.telemetry import length
 from bus.telemetry.context import TraceContext, w3c_trace_id
@@ -177,3 +179,12 @@ def test_a_receiver_that_hangs_is_not_waited_for() -> None:
             one.add(SpanRecord("send a.b", 4, TRACE, SPAN, "", "", (), {}))
         one.close(0.5)
         assert (one.exported, one.dropped) == (0, 1500)
+
+
+@given(st.text(max_size=20), st.text(max_size=5))
+def test_the_lines_of_a_span_are_its_headers_and_never_more(state: str, baggage: str) -> None:
+    """OBS-2; what strangers write into a state adds no header."""
+    context = TraceContext(TRACE, SPAN, "01", state, baggage)
+    lines = Span(context).header_lines
+    assert lines.count("\n") == lines.count("\r") == len(lines.splitlines())
+    assert not lines or dict(line.split(": ", 1) for line in lines.splitlines()) == context.to_headers()
