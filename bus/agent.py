@@ -14,6 +14,7 @@ from bus.broker.streams import provision
 from bus.broker.subjects import TASK
 from bus.calls.capability import Capability
 from bus.calls.card import CALL_MODE, TASK_MODE
+from bus.calls.controlled import not_cancelled, publishing
 from bus.calls.execution import Check
 from bus.calls.guard import Guard
 from bus.calls.service import Service
@@ -43,7 +44,7 @@ from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
 from bus.trust.rule_book import RuleBook
 from bus.workflow.calling import Calling
-from bus.workflow.control import ControlWatch
+from bus.workflow.control import Control, ControlWatch
 from bus.workflow.handle import Workflows
 
 log = logging.getLogger("bus.agent")
@@ -277,14 +278,21 @@ class Agent:
         negotiation = Negotiation(peers, contracts)
         policy = self.retry or RetryPolicy(max_attempts=settings.max_attempts)
         publisher = Publisher(connection, telemetry, middleware=self.publish_middleware, negotiation=negotiation)
+
+        def decided(workflow_id: str, control: Control) -> None:
+            for one in consumers:
+                one.decided(workflow_id, control)
+            service.decided(workflow_id, control)
+
+        controls = ControlWatch(connection, decided=decided)
         service = Service(
             connection,
             telemetry,
             agent=self.name,
             capabilities=self._capabilities,
-            checks=self.call_checks,
+            checks=(not_cancelled(controls), *self.call_checks),
             concurrency=self.call_concurrency,
-            publish=publisher.publish,
+            publish=publishing(controls, publisher.publish),
             handles=[str(handler.version or type) for type, handler in sorted(handlers.items())],
             attempts=lambda code: policy.for_code(code).max_attempts,
             guard=guard,
@@ -298,7 +306,6 @@ class Agent:
         phases = {type: handler.phase for type, handler in handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
         deliveries = telemetry.metrics.deliveries(phases)
-        controls = ControlWatch(connection, decided=lambda *decision: consumer.decided(*decision))
         pipeline = Pipeline(
             connection,
             tracing,
@@ -306,7 +313,7 @@ class Agent:
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
-            middleware=(controlled(controls), *self.middleware),
+            middleware=(controlled(controls, set_aside={TASK_REQUEST: service.tasks.set_aside}), *self.middleware),
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,

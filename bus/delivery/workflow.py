@@ -179,10 +179,14 @@ class Workflow(WorkflowHandle):
         extensions: Mapping[str, Any] | None = None,
         delay_s: float | None = None,
     ) -> Envelope:
-        """Sends a message of this workflow; the first one begins its record. Errors as `Bus.send`."""
+        """Sends a message of this workflow; the first one begins its record. Errors as `Bus.send`.
+
+        Raises ToolError `tool.cancelled` once a person has cancelled it.
+        """
         await self._begin()
         draft = Draft(to, type, payload, phase, role, None, None, message_id, extensions, delay_s)
         envelope = self._compose(draft)
+        self._origin.control.check(envelope)
         await self._pay(messages=1)
         return await self._origin.publisher.publish(envelope, parent=self._trace.begun())
 
@@ -190,6 +194,8 @@ class Workflow(WorkflowHandle):
         """Sends several messages of this workflow at once; errors as `Bus.send_many`."""
         await self._begin()
         envelopes = [self._compose(draft) for draft in drafts]
+        for envelope in envelopes:
+            self._origin.control.check(envelope)
         await self._pay(messages=len(envelopes))
         await self._origin.publisher.publish_many(envelopes, parent=self._trace.begun())
         return envelopes
@@ -200,6 +206,7 @@ class Workflow(WorkflowHandle):
         async with self._begin_once:
             if not self._is_begun:
                 await self._origin.control.start()
+                self._origin.control.check(self._compose(Draft("*", "begin", {})))
                 await self._records.begin(
                     lambda by: WorkflowRecord.begun(self.id, self.name, by, phases=self._phases), goes_on=True
                 )
