@@ -279,8 +279,8 @@ def _outcome(step: Step) -> str:
     if step.state is State.RETRYING:
         return f"failed {_count(step.tries, 'time')}, is tried again: {error}"
     if step.state in (State.SET_ASIDE, State.CANCELLED):
-        word = "set aside: " if step.state is State.SET_ASIDE else ""
-        return clean(one_line(f"{word}{step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
+        first = "set aside: " if step.state is State.SET_ASIDE else ""
+        return clean(one_line(f"{first}{step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
     if step.state is State.GONE and step.envelope.type == "error":
         return "noted by its receiver"
     return {

@@ -104,7 +104,7 @@ async def test_what_runs_is_cancelled_and_can_do_nothing_more(bus: Bus, settings
     else:
 
         @agent.on("step")
-        async def step(_: Any, message: Message) -> None:
+        async def waiting_step(_: Any, message: Message) -> None:
             began.set()
             try:
                 await asyncio.sleep(20)
