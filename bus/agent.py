@@ -14,6 +14,7 @@ from bus.broker.streams import provision
 from bus.broker.subjects import TASK
 from bus.calls.capability import Capability
 from bus.calls.card import CALL_MODE, TASK_MODE
+from bus.calls.controlled import not_cancelled, publishing
 from bus.calls.execution import Check
 from bus.calls.guard import Guard
 from bus.calls.service import Service
@@ -42,7 +43,8 @@ from bus.registry.presence import Presence
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
 from bus.trust.rule_book import RuleBook
-from bus.workflow.control import ControlWatch
+from bus.workflow.calling import Calling
+from bus.workflow.control import Control, ControlWatch
 from bus.workflow.handle import Workflows
 
 log = logging.getLogger("bus.agent")
@@ -249,14 +251,16 @@ class Agent:
         return {type: replace(handler, chain=chains.get(type)) for type, handler in self._handlers.items()}
 
     @contextlib.asynccontextmanager
-    async def running(self, settings: Settings | None = None, **overrides: Any) -> AsyncIterator[Replica]:
+    async def running(
+        self, settings: Settings | None = None, *, stand_in: Calling | None = None, **overrides: Any
+    ) -> AsyncIterator[Replica]:
         """Runs one replica for as long as the body runs, then drains it.
 
         Settings come from the environment and `overrides`. On exit it deregisters and stops pulling, finishes what is
         in hand within `grace_s`, hands the rest back, and closes the connection; the replica that it yields can
         hurry that. Raises BrokerError when it cannot start. When something that runs in its background fails, which is
         a bug, the body is cancelled and BusError `internal.error` is raised: the process should be started again.
-        ValueError for upcasters that lead nowhere.
+        ValueError for upcasters that lead nowhere. `stand_in` answers what the handlers call, instead of other agents.
         """
         settings = Settings.chosen(settings, overrides)
         handlers, contracts = self.compiled(), (self._own_contracts, *self.contracts)
@@ -274,14 +278,21 @@ class Agent:
         negotiation = Negotiation(peers, contracts)
         policy = self.retry or RetryPolicy(max_attempts=settings.max_attempts)
         publisher = Publisher(connection, telemetry, middleware=self.publish_middleware, negotiation=negotiation)
+
+        def decided(workflow_id: str, control: Control) -> None:
+            for one in consumers:
+                one.decided(workflow_id, control)
+            service.decided(workflow_id, control)
+
+        controls = ControlWatch(connection, decided=decided)
         service = Service(
             connection,
             telemetry,
             agent=self.name,
             capabilities=self._capabilities,
-            checks=self.call_checks,
+            checks=(not_cancelled(controls), *self.call_checks),
             concurrency=self.call_concurrency,
-            publish=publisher.publish,
+            publish=publishing(controls, publisher.publish),
             handles=[str(handler.version or type) for type, handler in sorted(handlers.items())],
             attempts=lambda code: policy.for_code(code).max_attempts,
             guard=guard,
@@ -295,7 +306,6 @@ class Agent:
         phases = {type: handler.phase for type, handler in handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
         deliveries = telemetry.metrics.deliveries(phases)
-        controls = ControlWatch(connection, decided=lambda *decision: consumer.decided(*decision))
         pipeline = Pipeline(
             connection,
             tracing,
@@ -303,11 +313,11 @@ class Agent:
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
-            middleware=(controlled(controls), *self.middleware),
+            middleware=(controlled(controls, set_aside={TASK_REQUEST: service.tasks.set_aside}), *self.middleware),
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,
-            calls=service.caller,
+            calls=stand_in or service.caller,
             accounts=service.caller.accounts,
             max_visits=self.max_visits,
             hand_over=HandOver(connection, self.name, presence.replica, peers),

@@ -179,13 +179,15 @@ class Bus(CallingClient, TaskClient):
         after: str | None = None,
         budget: Budget | None = None,
         phases: Phases | None = None,
+        record: bool = False,
     ) -> Workflow:
         """Begins a workflow: everything sent through it and caused by that shares its id and trace.
 
         With a `workflow_id` it goes on with that one in a new trace, for example when a person has answered after
         hours; `after` is the `Message.traceparent` of what asked, and links the two traces to each other. `budget` is
         what all of it together may use up; the bus counts it over all replicas, and stops what goes beyond.
-        `phases` are its phases in their order, with their limits.
+        `phases` are its phases in their order, with their limits. `record` keeps what its calls are answered, for
+        `bus workflow replay`.
         """
         return Workflow(
             Origin(self._publisher, self._control, self._ending, self._caller.accounts, self._telemetry),
@@ -195,6 +197,7 @@ class Bus(CallingClient, TaskClient):
             after=after,
             budget=budget,
             phases=phases,
+            record=record,
         )
 
     def watch(

@@ -158,6 +158,8 @@ class Attempts:
         cause: Envelope | None,
     ) -> tuple[str, bytes]:
         extensions: dict[str, Any] = budget.inherit(cause, self._name) if cause is not None else {}
+        if cause is not None:
+            extensions[budget.COURSE] = extensions["causation_id"]
         limits = {"deadline_at": timestamps.now(deadline - time.monotonic())}
         extensions["budget"] = {**extensions["budget"], **limits} if "budget" in extensions else limits
         key = draft.idempotency_key or (draft.derived_key if not offer.card.idempotent else None)

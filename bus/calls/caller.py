@@ -17,6 +17,7 @@ from bus.calls.directory import Capabilities, Directory
 from bus.calls.draft import CallDraft
 from bus.calls.guard import Guard
 from bus.calls.index import Offer
+from bus.calls.keeping import keep
 from bus.calls.lookup import Lookup
 from bus.calls.precheck import Precheck
 from bus.calls.progress import OnProgress, with_progress
@@ -32,6 +33,7 @@ from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import SpanKind, Telemetry
 from bus.trust import budget
 from bus.trust.accounts import Accounts
+from bus.workflow.recording import RECORDED
 
 IN_FLIGHT = 64
 
@@ -159,6 +161,8 @@ class Caller:
                 result = await self._attempts.persist(result, draft, asked, offers, deadline, trace_id, span, cause)
             if result.error is not None:
                 span.fail(result.error.code, result.error.message)
+            if cause is not None and RECORDED in cause.extensions:
+                await keep(self._connection, self._name, cause, asked, result)
             return result
         finally:
             span.end()

@@ -8,6 +8,7 @@ import contextvars
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 
 from bus.broker.connection import Connection, Subscription
 from bus.broker.parser import Arrival
@@ -16,6 +17,7 @@ from bus.broker.wire import publish_command
 from bus.calls.control import ALL, Verb, Word
 from bus.calls.line import Line
 from bus.calls.taken import Taken
+from bus.envelope import Envelope
 from bus.errors import BusError, ErrorInfo, Rejected, error
 
 log = logging.getLogger("bus.calls")
@@ -113,6 +115,12 @@ class Responder:
     def hurry(self) -> None:
         """Ends the grace of a drain, now or when it begins; a second call does nothing."""
         self._hurried.set()
+
+    def end_those(self, why: Callable[[Envelope], ErrorInfo | None]) -> None:
+        """Ends the calls that run and for which there is a reason; those that wait are looked at when they begin."""
+        for taken in list(self._running):
+            if taken.envelope is not None and (reason := why(taken.envelope)) is not None:
+                taken.end(reason)
 
     # -- taking --
 

@@ -21,9 +21,11 @@ from bus.calls.micro import Micro
 from bus.calls.registry import Registration
 from bus.calls.responder import Responder
 from bus.calls.tasks.runner import Attempts, Runner
-from bus.envelope import SUPPORTED
+from bus.envelope import SUPPORTED, Envelope
+from bus.errors import ErrorInfo
 from bus.telemetry.spans import Telemetry
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.control import Control, set_aside
 
 log = logging.getLogger("bus.calls")
 
@@ -99,6 +101,15 @@ class Service:
     def hurry(self) -> None:
         """Ends the grace of a drain, now or when it begins."""
         self._responder.hurry()
+
+    def decided(self, workflow_id: str, control: Control) -> None:
+        """Hears what was decided about a workflow; calls that run against that are ended."""
+
+        def why(envelope: Envelope) -> ErrorInfo | None:
+            found = control.verdict(envelope) if envelope.workflow_id == workflow_id else None
+            return None if found is None else set_aside(envelope, found).info
+
+        self._responder.end_those(why)
 
     async def start(self) -> None:
         """Begins to answer, then registers. Raises BrokerError and RegistryError."""

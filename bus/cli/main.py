@@ -9,7 +9,22 @@ from typing import Annotated
 
 import typer
 
-from bus.cli import audit, bench, call, chaos, dead, inspect, operate, published, rules, schema, task, trace, workflow
+from bus.cli import (
+    audit,
+    bench,
+    call,
+    chaos,
+    dead,
+    inspect,
+    operate,
+    published,
+    replay,
+    rules,
+    schema,
+    task,
+    trace,
+    workflow,
+)
 from bus.cli.empty import refuse_empty
 from bus.cli.usage import UsageError
 from bus.config import SettingsError, misspelt_variables
@@ -38,6 +53,7 @@ app.add_typer(rules.rules_app, name="rules")
 app.command("tail")(inspect.tail)
 app.command("trace")(trace.trace)
 app.add_typer(workflow.workflow_app, name="workflow")
+workflow.workflow_app.command("replay")(replay.replay_workflow)
 app.add_typer(dead.dead_app, name="dead")
 app.add_typer(schema.schema_app, name="schema")
 schema.schema_app.command("publish")(published.publish)

@@ -278,8 +278,9 @@ def _outcome(step: Step) -> str:
         return f"{word[step.state]} {step.death.id}{tries}: {_error(step.death.code, step.death.reason)}"
     if step.state is State.RETRYING:
         return f"failed {_count(step.tries, 'time')}, is tried again: {error}"
-    if step.state is State.SET_ASIDE:
-        return clean(one_line(f"set aside: {step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
+    if step.state in (State.SET_ASIDE, State.CANCELLED):
+        first = "set aside: " if step.state is State.SET_ASIDE else ""
+        return clean(one_line(f"{first}{step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
     if step.state is State.GONE and step.envelope.type == "error":
         return "noted by its receiver"
     return {

@@ -1,4 +1,4 @@
-"""Commands for workflows: ls, show, rollback."""
+"""Commands for workflows: ls, show, rollback; cancel, pause and resume are in `decide.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from bus.broker.connection import Connection
+from bus.cli.decide import Id, cancel, pause, resume
 from bus.cli.inspect import As_json
 from bus.cli.operate import Servers, log_to_stderr
 from bus.cli.overview import counted, listing_lines, overview_json, overview_lines, record_json
@@ -20,9 +21,12 @@ from bus.workflow.listing import NEWEST, list_workflows, matching
 from bus.workflow.overview import overview
 from bus.workflow.rollback import Rollbacks
 
-workflow_app = typer.Typer(help="Look at workflows, and roll them back.", no_args_is_help=True, rich_markup_mode=None)
+workflow_app = typer.Typer(
+    help="Look at workflows, stop them, and roll them back.", no_args_is_help=True, rich_markup_mode=None
+)
 
-Id = Annotated[str, typer.Argument(metavar="WORKFLOW_ID", help="The id, or the beginning of it.")]
+for decision in (cancel, pause, resume):
+    workflow_app.command(decision.__name__)(decision)
 
 
 @workflow_app.command("ls")

@@ -95,9 +95,9 @@ class Message:
     @property
     def artifacts(self) -> Artifacts:
         """Content that travels by reference."""
-        if self._workflow is None or not self._workflow.holds_slots:
+        if self.envelope.workflow_id is None:
             return self._artifacts
-        return self._artifacts.under(self._workflow.fence)
+        return self._artifacts.under(self.workflow.fence)
 
     def slot(
         self, phase: str, *, key: str = "", limit: int | None = None, ttl_s: float = TTL_S, timeout_s: float = TIMEOUT_S

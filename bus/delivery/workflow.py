@@ -26,6 +26,7 @@ from bus.workflow.control import ControlWatch
 from bus.workflow.handle import WorkflowHandle
 from bus.workflow.phases import Phases
 from bus.workflow.record import WorkflowRecord
+from bus.workflow.recording import RECORDED
 from bus.workflow.sightings import Sighting, sightings
 
 log = logging.getLogger("bus.client")
@@ -90,6 +91,7 @@ class Workflow(WorkflowHandle):
         "_budget_on_wire",
         "_finished",
         "_is_begun",
+        "_is_recorded",
         "_origin",
         "_phases",
         "_trace",
@@ -110,6 +112,7 @@ class Workflow(WorkflowHandle):
         after: str | None = None,
         budget: Budget | None = None,
         phases: Phases | None = None,
+        record: bool = False,
     ) -> None:
         connection = origin.publisher.connection
         super().__init__(
@@ -126,6 +129,7 @@ class Workflow(WorkflowHandle):
         self.started_at = datetime.now(UTC)
         self._origin = origin
         self._phases = phases
+        self._is_recorded = record
         self._is_begun = False
         self._begin_once = asyncio.Lock()
         self._finished: asyncio.Task[None] | None = None
@@ -175,10 +179,14 @@ class Workflow(WorkflowHandle):
         extensions: Mapping[str, Any] | None = None,
         delay_s: float | None = None,
     ) -> Envelope:
-        """Sends a message of this workflow; the first one begins its record. Errors as `Bus.send`."""
+        """Sends a message of this workflow; the first one begins its record. Errors as `Bus.send`.
+
+        Raises ToolError `tool.cancelled` once a person has cancelled it.
+        """
         await self._begin()
         draft = Draft(to, type, payload, phase, role, None, None, message_id, extensions, delay_s)
         envelope = self._compose(draft)
+        self._origin.control.check(envelope)
         await self._pay(messages=1)
         return await self._origin.publisher.publish(envelope, parent=self._trace.begun())
 
@@ -186,6 +194,8 @@ class Workflow(WorkflowHandle):
         """Sends several messages of this workflow at once; errors as `Bus.send_many`."""
         await self._begin()
         envelopes = [self._compose(draft) for draft in drafts]
+        for envelope in envelopes:
+            self._origin.control.check(envelope)
         await self._pay(messages=len(envelopes))
         await self._origin.publisher.publish_many(envelopes, parent=self._trace.begun())
         return envelopes
@@ -196,6 +206,7 @@ class Workflow(WorkflowHandle):
         async with self._begin_once:
             if not self._is_begun:
                 await self._origin.control.start()
+                self._origin.control.check(self._compose(Draft("*", "begin", {})))
                 await self._records.begin(
                     lambda by: WorkflowRecord.begun(self.id, self.name, by, phases=self._phases), goes_on=True
                 )
@@ -211,6 +222,8 @@ class Workflow(WorkflowHandle):
         if self.budget is not None:
             given = (extensions or {}).get("budget", {})
             extensions = {**(extensions or {}), "budget": share(self._budget_on_wire, given)}
+        if self._is_recorded:
+            extensions = {**(extensions or {}), RECORDED: True}
         message_id = draft.message_id
         control = self._origin.control.of(self.id)
         if control is not None and control.branch:

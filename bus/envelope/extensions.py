@@ -84,6 +84,13 @@ def _one_of(words: tuple[str, ...], description: str) -> Registered:
     return Registered(check_word, {"description": description, "enum": list(words)})
 
 
+def _flag(description: str) -> Registered:
+    def check_flag(value: Any) -> Problem | None:
+        return None if isinstance(value, bool) else ("", "true or false")
+
+    return Registered(check_flag, {"description": description, "type": "boolean"})
+
+
 def _contract(description: str) -> Registered:
     rule = "a contract such as draft_request@2.1: message type, @, major, dot, minor"
     fullmatch = re.compile(CONTRACT[1:-1]).fullmatch
@@ -185,6 +192,7 @@ REGISTERED: Final[Mapping[str, Registered]] = MappingProxyType(
             "Where the content comes from, for the trust rules: external.",
         ),
         "on_behalf_of": _agent_names("For whom the sender acts: a chain of agents, the first asker first."),
+        "recorded": _flag("Whether the calls of the chain are kept for a replay; absent is no."),
         "signature": _text(8192, "The sender's signature, as the trust rules define it."),
     }
 )

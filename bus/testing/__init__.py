@@ -26,7 +26,19 @@ async def check(server: NatsServer) -> None:
 
 from bus.testing.golden import check_chain
 from bus.testing.ledger import Entry, Identity, Ledger, LedgerError, Run
+from bus.testing.replay import replay
 from bus.testing.server import NatsServer, free_port
 from bus.testing.waiting import settled
 
-__all__ = ["Entry", "Identity", "Ledger", "LedgerError", "NatsServer", "Run", "check_chain", "free_port", "settled"]
+__all__ = [
+    "Entry",
+    "Identity",
+    "Ledger",
+    "LedgerError",
+    "NatsServer",
+    "Run",
+    "check_chain",
+    "free_port",
+    "replay",
+    "settled",
+]

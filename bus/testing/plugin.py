@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 
+from bus.agent import Agent
 from bus.client import Bus
 from bus.config import Settings
 from bus.envelope import Envelope
 from bus.testing.ledger import Ledger
+from bus.testing.replay import replay
 from bus.testing.server import NatsServer
 from bus.testing.waiting import settled
+from bus.workflow.comparison import Comparison
+from bus.workflow.recording import Recording
 
 try:
     # In its strict mode pytest-asyncio takes only fixtures that are declared with its own decorator.
@@ -26,6 +30,7 @@ try:
 except ImportError:
     async_fixture: Any = pytest.fixture  # type: ignore[no-redef]
 
+Replay = Callable[..., Awaitable[Comparison]]
 ReadLedger = Callable[..., Awaitable[Ledger]]
 
 
@@ -54,6 +59,7 @@ def bus_settings(bus_server: NatsServer, tmp_path: Path) -> Settings:
         grace_s=2,
         publish_timeout_s=10,
         work_max_bytes=32 << 20,
+        stream_max_bytes=8 << 20,
     )
 
 
@@ -78,3 +84,19 @@ def bus_ledger(bus: Bus) -> ReadLedger:
         return ledger
 
     return read
+
+
+@pytest.fixture
+def bus_replay() -> Replay:
+    """`found = await bus_replay("tests/brief.json", reviewer)`, then `found.check()`: a recorded workflow as a test.
+
+    The file is made by `bus workflow replay WORKFLOW_ID --save FILE`; `ignore` and `timeout_s` as in
+    `bus.testing.replay`.
+    """
+
+    async def run(recording: Recording | str | Path, agent: Agent, **options: Any) -> Comparison:
+        if not isinstance(recording, Recording):
+            recording = Recording.read(recording)
+        return await replay(recording, agent, **options)
+
+    return run

@@ -22,7 +22,10 @@ UNITS = ("calls", "messages", "tokens")
 PATH_KEPT = 128
 MAX_WITHIN = 16
 # What a sender cannot choose, because the bus counts it.
-_STAMPED = ("hops", "path", "branch")
+_STAMPED = ("hops", "path", "branch", "course")
+_PASSED_ON = ("branch", "labels", "recorded")
+COURSE = "course"
+"""The extension of calls that names the message in whose course they are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,8 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
     """
     above = parent.extensions
     inherited: Extensions = {
-        "causation_id": parent.message_id,
+        # A call stands in no history: what it sends was caused by the message in whose course it was made.
+        "causation_id": above.get(COURSE, parent.message_id),
         "correlation_id": above.get("correlation_id", parent.message_id),
         "hops": parent.hops + 1,
         "path": [*above.get("path", []), agent][-PATH_KEPT:],
@@ -151,10 +155,9 @@ def inherit(parent: Envelope, agent: str, given: Mapping[str, Any] | None = None
     }
     if "budget" in above:
         inherited["budget"] = _passed_on(parent)
-    if "branch" in above:
-        inherited["branch"] = above["branch"]
-    if "labels" in above:
-        inherited["labels"] = above["labels"]
+    for name in _PASSED_ON:
+        if name in above:
+            inherited[name] = above[name]
     if given:
         own = {name: value for name, value in given.items() if name not in _STAMPED}
         if "budget" in own and "budget" in inherited:

@@ -2,7 +2,8 @@
 
 A decision is a document `<workflow>.control.<...>` in the bucket of the workflows. Every replica reads them all when
 it starts and follows them, so that each message costs one look into a dictionary, which is empty for workflows about
-which nobody has decided anything. A new verb is a new document and a line in `Control.verdict`.
+which nobody has decided anything. A decision about a part of a workflow needs to know what stands below its message:
+the replica then reads the history once, and on from there when a message comes whose cause it does not know.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -24,35 +25,77 @@ from bus.broker.tasks import end
 from bus.envelope import Envelope
 from bus.errors import BrokerError, BusError, error
 from bus.workflow.branches import BRANCH, branch_of
+from bus.workflow.decision import Decision, Verb
+from bus.workflow.family import Family, FamilyReader
 
 log = logging.getLogger("bus.workflow")
 
 EVERY = "*.control.>"
 RETRY_S = 1.0
 FIRST_S = 5.0
+LEARN_TIMES = 60
+# More than these are not looked for one by one in each message.
+MANY = 16
+# The document that says that messages of a partition key were parked.
+ORDERED = "ordered"
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The decisions about one workflow: its documents by what their keys say after `control.`, and what they mean."""
+    """The decisions about one workflow: its documents by what their keys say after `control.`, and what they mean.
+
+    `pauses` are those that count, `revision` is that of the newest document. `is_ordered`: messages of a partition key
+    have been parked, so the next one has to look whether it comes behind them.
+    """
 
     documents: Mapping[str, Mapping[str, Any]]
     branch: int = 0
+    cancels: tuple[Decision, ...] = ()
+    pauses: tuple[Decision, ...] = ()
+    ancestors: frozenset[str] = frozenset()
+    is_ordered: bool = False
+    revision: int = 0
+    family: Family = field(default_factory=Family, compare=False)
 
-    def with_document(self, name: str, document: Mapping[str, Any] | None) -> Control:
+    def with_document(self, name: str, document: Mapping[str, Any] | None, *, revision: int = 0) -> Control:
         """The same with one document more, another one, or (None) one less."""
         documents = {**self.documents}
         documents.pop(name, None)
         if document is not None:
-            documents[name] = document
+            documents[name] = {**document, "revision": revision}
         branch = documents.get(BRANCH, {}).get(BRANCH, 0)
-        return replace(self, documents=documents, branch=branch if isinstance(branch, int) else 0)
+        read = [Decision.of(one, one.get("revision", 0)) for one in documents.values()]
+        decisions = [one for one in read if one is not None]
+        counting = [one for one in decisions if one.is_active]
+        return replace(
+            self,
+            documents=documents,
+            branch=branch if isinstance(branch, int) else 0,
+            cancels=tuple(one for one in counting if one.verb is Verb.CANCEL),
+            pauses=tuple(one for one in counting if one.verb is Verb.PAUSE),
+            ancestors=frozenset(one.message_id for one in counting if one.message_id is not None),
+            is_ordered=ORDERED in documents or any(one.verb is Verb.PAUSE for one in decisions),
+            revision=max(self.revision, revision),
+        )
 
     def verdict(self, envelope: Envelope) -> str | None:
         """Why a message is set aside instead of handled; None when it is not."""
         branch = branch_of(envelope)
         if branch < self.branch:
             return f"of branch {branch}; the workflow was rolled back and goes on in branch {self.branch}"
+        found = self._first(self.cancels, envelope)
+        return None if found is None else found.told
+
+    def paused(self, envelope: Envelope) -> Decision | None:
+        """The pause that keeps a message from being handled now."""
+        return self._first(self.pauses, envelope)
+
+    def _first(self, decisions: Sequence[Decision], envelope: Envelope) -> Decision | None:
+        for one in decisions:
+            if branch_of(envelope) <= one.branch and (
+                one.message_id is None or self.family.is_below(envelope, one.message_id)
+            ):
+                return one
         return None
 
 
@@ -71,6 +114,9 @@ class ControlWatch:
         self._records = Records(connection, StreamNames.of(connection.settings.namespace).workflows)
         self._decided = decided
         self._by_workflow: dict[str, Control] = {}
+        self._readers: dict[str, FamilyReader] = {}
+        self._learning: set[asyncio.Task[None]] = set()
+        self._needles: frozenset[bytes] = frozenset()
         self._ids: dict[str, str] = {}
         self._caught_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -90,7 +136,7 @@ class ControlWatch:
 
     async def stop(self) -> None:
         """Stops; a second call does nothing."""
-        await end(self._task)
+        await end(self._task, *self._learning)
 
     def of(self, workflow_id: str | None) -> Control | None:
         """The decisions about a workflow; None when there are none."""
@@ -105,6 +151,39 @@ class ControlWatch:
         """Raises ToolError `tool.cancelled` for what would be done in the course of a message that is set aside."""
         if (why := self.verdict(envelope)) is not None:
             raise set_aside(envelope, why)
+
+    def may_concern(self, data: bytes) -> bool:
+        """Whether a message, by its bytes, may be of a workflow of which something was paused, or a part cancelled."""
+        if not self._needles:
+            return False
+        return len(self._needles) > MANY or b"\\u" in data or any(needle in data for needle in self._needles)
+
+    async def understand(self, envelope: Envelope) -> Control | None:
+        """The decisions about a message's workflow, once it is known which of them concern it. Raises BrokerError."""
+        control = self.of(envelope.workflow_id)
+        if control is not None and control.ancestors:
+            await self._reader(envelope.workflow_id or "", control).understand(envelope, control.ancestors)
+        return control
+
+    def _reader(self, workflow_id: str, control: Control) -> FamilyReader:
+        reader = self._readers.get(workflow_id)
+        if reader is None:
+            reader = self._readers[workflow_id] = FamilyReader(self._connection, workflow_id, control.family)
+        return reader
+
+    async def _learn(self, workflow_id: str) -> None:
+        """Reads who stands below what, then tells again, now that it can be said."""
+        for _ in range(LEARN_TIMES):
+            control = self._by_workflow.get(workflow_id)
+            if control is None or self._decided is None:
+                return
+            try:
+                await self._reader(workflow_id, control).read()
+            except BrokerError as problem:
+                log.debug("the history of workflow %s cannot be read: %s", workflow_id, problem.info.message)
+                await asyncio.sleep(RETRY_S)
+                continue
+            return self._decided(workflow_id, self._by_workflow.get(workflow_id, NOTHING))
 
     async def _follow(self) -> None:
         while True:
@@ -134,13 +213,22 @@ class ControlWatch:
         if isinstance(named, str) and token(named) == workflow:
             self._ids[workflow] = named
         workflow_id = self._ids.get(workflow, workflow)
-        control = self._by_workflow.get(workflow_id, NOTHING).with_document(name, document)
+        known = self._by_workflow.get(workflow_id) or Control({})
+        control = known.with_document(name, document, revision=record.revision)
+        needle = orjson.dumps(workflow_id)[1:-1]
         if control.documents:
             self._by_workflow[workflow_id] = control
         else:
             self._by_workflow.pop(workflow_id, None)
+            self._readers.pop(workflow_id, None)
+        is_special = bool(control.ancestors) or control.is_ordered
+        self._needles = self._needles | {needle} if is_special else self._needles - {needle}
         if self._decided is not None:
             self._decided(workflow_id, control)
+            if control.ancestors:
+                learning = self._connection.tasks.start(self._learn(workflow_id), name=f"family of {workflow_id}")
+                self._learning.add(learning)
+                learning.add_done_callback(self._learning.discard)
 
 
 def set_aside(envelope: Envelope, why: str) -> BusError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from bus.broker.connection import Connection
 from bus.broker.records import Records
@@ -14,6 +15,7 @@ from bus.errors import error
 from bus.workflow.branches import branch_now, branch_of
 from bus.workflow.checkpoints import Checkpoint, Checkpoints, left_behind
 from bus.workflow.control import ControlWatch
+from bus.workflow.decisions import Decided, Decisions
 from bus.workflow.fence import Fence
 from bus.workflow.record import By, WorkflowRecord
 from bus.workflow.record_store import RecordStore, Transition
@@ -27,13 +29,21 @@ class WorkflowHandle:
 
     __slots__ = ("_connection", "_held", "_id", "_records", "_slots", "_writer", "branch")
 
-    def __init__(self, connection: Connection, workflow_id: str | None, *, branch: int | None, writer: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        workflow_id: str | None,
+        *,
+        branch: int | None,
+        writer: str,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self._connection = connection
         self._id = workflow_id
         self._writer = writer
         self._records = RecordStore(connection, writer=writer)
         self._slots = Records(connection, StreamNames.of(connection.settings.namespace).workflows, writer=writer)
-        self._held = Held()
+        self._held = Held(check=check)
         self.branch = branch
 
     @property
@@ -111,6 +121,18 @@ class WorkflowHandle:
         """
         return await Rollbacks(self._connection, self.id, writer=self._writer).to(name)
 
+    async def cancel(self, message_id: str | None = None, *, reason: str | None = None) -> Decided:
+        """Cancels the workflow, or a message and everything that it caused, for good; see `Decisions.cancel`."""
+        return await self._decisions().cancel(message_id, reason=reason)
+
+    async def pause(self, message_id: str | None = None, *, reason: str | None = None) -> Decided:
+        """Lets nothing of it begin, or nothing below a message, until `resume`; see `Decisions.pause`."""
+        return await self._decisions().pause(message_id, reason=reason)
+
+    async def resume(self, message_id: str | None = None) -> Decided:
+        """What was paused goes on where it was; see `Decisions.resume`."""
+        return await self._decisions().resume(message_id)
+
     @contextlib.asynccontextmanager
     async def slot(
         self, phase: str, *, key: str = "", limit: int | None = None, ttl_s: float = TTL_S, timeout_s: float = TIMEOUT_S
@@ -152,6 +174,9 @@ class WorkflowHandle:
         declared = record.declared.get(phase)
         return declared.limit if declared is not None else None
 
+    def _decisions(self) -> Decisions:
+        return Decisions(self._connection, self.id, writer=self._writer)
+
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self._connection, self.id, writer=self._writer)
 
@@ -190,4 +215,10 @@ class Workflows:
     def of(self, envelope: Envelope) -> WorkflowHandle:
         """The workflow of a message, in the message's branch, for who handles it."""
         writer = f"{self._agent}, handling {envelope.type} {envelope.message_id}"
-        return WorkflowHandle(self._connection, envelope.workflow_id, branch=branch_of(envelope), writer=writer)
+        return WorkflowHandle(
+            self._connection,
+            envelope.workflow_id,
+            branch=branch_of(envelope),
+            writer=writer,
+            check=partial(self.controls.check, envelope),
+        )

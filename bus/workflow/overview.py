@@ -33,13 +33,13 @@ class Overview:
     @property
     def messages(self) -> Mapping[str, int]:
         """How many of its messages are handled, waiting (in whatever state), dead, set aside, or other."""
-        counts = Counter({"handled": 0, "waiting": 0, "dead": 0, "set_aside": 0})
+        counts = Counter({"handled": 0, "waiting": 0, "dead": 0, "set_aside": 0, "cancelled": 0})
         for step in self.story.steps:
             if step.is_open:
                 counts["waiting"] += 1
             elif step.state in LOST:
                 counts["dead"] += 1
-            elif step.state in (State.HANDLED, State.SET_ASIDE):
+            elif step.state in (State.HANDLED, State.SET_ASIDE, State.CANCELLED):
                 counts[step.state.value] += 1
             else:
                 counts["other"] += 1

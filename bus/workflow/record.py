@@ -141,6 +141,23 @@ class WorkflowRecord:
             return self
         return replace(self, status="running", ended_at=None, error=None)._changed(by, "goes on")
 
+    def paused(self, what: str, by: By, *, whole: bool) -> WorkflowRecord:
+        """A person paused it, or a part of it, which stands among the changes only. One that has ended stays so."""
+        if self.is_ended:
+            return self
+        return (replace(self, status="paused") if whole else self)._changed(by, what)
+
+    def unpaused(self, what: str, by: By, *, whole: bool) -> WorkflowRecord:
+        """What was paused goes on."""
+        if self.is_ended:
+            return self
+        is_paused = whole and self.status == "paused"
+        return (replace(self, status="running") if is_paused else self)._changed(by, what)
+
+    def cut_back(self, what: str, by: By) -> WorkflowRecord:
+        """A person cancelled a part of it."""
+        return self if self.is_ended else self._changed(by, what)
+
     def with_context(self, reference: str | None, by: By) -> WorkflowRecord:
         """Another reference to its context."""
         return replace(self, context=reference)._changed(by, f"context is {reference}")

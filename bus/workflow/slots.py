@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
@@ -250,12 +250,16 @@ class Slots:
 
 
 class Held:
-    """The slots that one handler holds, as the fence of everything that it does."""
+    """The slots that one handler holds, as the fence of everything that it does.
 
-    __slots__ = ("_slots",)
+    `check` raises when nothing may be done in its course any more, whatever it holds.
+    """
 
-    def __init__(self, slots: Sequence[Slot] = ()) -> None:
+    __slots__ = ("_check", "_slots")
+
+    def __init__(self, slots: Sequence[Slot] = (), *, check: Callable[[], None] | None = None) -> None:
         self._slots = tuple(slots)
+        self._check = check
 
     @property
     def is_any(self) -> bool:
@@ -264,20 +268,23 @@ class Held:
 
     def and_(self, slot: Slot) -> Held:
         """With one more."""
-        return Held((*self._slots, slot))
+        return Held((*self._slots, slot), check=self._check)
 
     def without(self, slot: Slot) -> Held:
         """With one less."""
-        return Held([one for one in self._slots if one is not slot])
+        return Held([one for one in self._slots if one is not slot], check=self._check)
 
     async def confirm(self) -> None:
-        """Raises ToolError `agent.busy`, retryable, when one of them is lost."""
+        """Raises ToolError `agent.busy`, retryable, when one of them is lost; what `check` raises."""
+        if self._check is not None:
+            self._check()
         for slot in self._slots:
             await slot.check()
 
     async def write(self, records: Records, write: Write) -> int | None:
         """A write that the broker refuses once a slot is lost, even if this process was stopped in the middle of it."""
         if not self._slots:
+            await self.confirm()
             return await records.write(write.key, write.value, after=write.after)
         if not has_conditions(records.connection.server_version):
             await self.confirm()

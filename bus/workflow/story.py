@@ -16,6 +16,8 @@ from bus.workflow import causes
 from bus.workflow.clocks import Timing, timing
 from bus.workflow.records import Attempt, Copy, Death, Key, Place, Records
 
+# How the reason begins for which something was set aside (`Decision.told`).
+CANCELLED = "cancelled"
 NEVER_RAN_PREFIXES = ("protocol.", "auth.", "tool.validation_failed")
 
 
@@ -34,7 +36,9 @@ class State(StrEnum):
     """Too many are open to look at each; this one was not looked at."""
     HANDLED = "handled"
     SET_ASIDE = "set_aside"
-    """Settled without being handled: of a branch that was rolled back, or stopped by a person."""
+    """Settled without being handled: of a branch that was rolled back."""
+    CANCELLED = "cancelled"
+    """Settled without being handled to its end, because a person cancelled it."""
     BROADCAST = "broadcast"
     """Sent to `*`; who handled it is in the attempts."""
     DEAD = "dead"
@@ -271,7 +275,10 @@ def _state(message: _Message, key: Key, records: Records, senders: set[str]) -> 
     if message.copies[0].kind == "event":
         return State.BROADCAST
     if any(one.error is None for one in message.attempts):
-        return State.SET_ASIDE if all(one.set_aside for one in message.attempts if not one.error) else State.HANDLED
+        whys = [one.set_aside for one in message.attempts if one.error is None]
+        if not all(whys):
+            return State.HANDLED
+        return State.CANCELLED if str(whys[-1]).startswith(CANCELLED) else State.SET_ASIDE
     died_at = message.death.place if message.death is not None else None
     here = [one for one in message.copies if one.place in records.standing and one.place != died_at]
     if here:

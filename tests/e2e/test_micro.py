@@ -37,7 +37,8 @@ def listed(server: NatsServer, count: int) -> list[dict[str, Any]]:
     deadline = time.monotonic() + 10
     while len(found) != count and time.monotonic() < deadline:
         found = json.loads(nats(server, "ls", "--json"))
-    return found
+    # The program sorts them, but a later name with a lower id comes first too.
+    return sorted(found, key=lambda one: (one["name"], one["id"]))
 
 
 def test_the_nats_program_lists_describes_counts_and_pings(server: NatsServer, bus_command: Run, start: Start) -> None:

@@ -7,6 +7,7 @@ it again after a crash; the record says whether there is something left to do. T
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
@@ -111,6 +112,11 @@ class Runner:
             await self._handle(record, message)
         finally:
             self._in_hand.discard(record.id)
+
+    async def set_aside(self, envelope: Envelope) -> None:
+        """A person has cancelled the workflow that a task belongs to: the task ends as cancelled."""
+        with contextlib.suppress(NoSuchTask):
+            await cancel(self._store, envelope.message_id, by=self._agent)
 
     async def _handle(self, record: TaskRecord, message: Delivered) -> None:
         if record.is_terminal:

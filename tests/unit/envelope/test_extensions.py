@@ -24,6 +24,7 @@ NAMES = [
     "branch",
     "labels",
     "on_behalf_of",
+    "recorded",
     "signature",
 ]
 
@@ -34,7 +35,7 @@ def test_the_registered_names() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", [None, True, b"", object()])
+@pytest.mark.parametrize("value", [None, 1.5j, b"", object()])
 def test_a_wrong_type_is_an_error_that_names_the_extension(name: str, value: Any) -> None:
     """ENV-5."""
     with pytest.raises(Rejected) as caught:

@@ -79,6 +79,7 @@ EXTENSIONS: dict[str, st.SearchStrategy[Any]] = {
     "branch": counts,
     "labels": st.lists(text(64), max_size=5) | st.just(["external"] * 64),
     "on_behalf_of": st.lists(names, max_size=5),
+    "recorded": st.booleans(),
     "signature": text(8192),
 }
 envelopes = st.fixed_dictionaries(
