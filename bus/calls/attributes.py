@@ -8,14 +8,19 @@ from bus.envelope import Envelope
 Attributes = dict[str, str | int | float | bool]
 
 
-def call_attributes(agent: str, asked: Asked | None, envelope: Envelope | None) -> Attributes:
+def call_attributes(
+    agent: str, asked: Asked | None, envelope: Envelope | None, *, workflow_id: str | None = None
+) -> Attributes:
     """The attributes that the spans of a call have from their start, on both sides.
 
+    `workflow_id` is for a caller, who has no envelope yet.
     None is a `gen_ai.*`: Jaeger takes a span with one for the work of a model or a tool, which a caller's is not.
     """
     attributes: Attributes = {"rpc.system.name": "nats", "bus.agent": agent}
     if asked is not None:
         attributes |= {"rpc.method": asked.tool_name, "bus.call_id": asked.tool_call_id}
+    if workflow_id is not None:
+        attributes["bus.workflow_id"] = workflow_id
     if envelope is not None:
         attributes |= {"bus.caller": envelope.sender, "bus.callee": envelope.to}
         if envelope.workflow_id is not None:

@@ -13,6 +13,7 @@ from bus.broker.wire import header_block, publish_command
 from bus.calls.asked import Asked, Window
 from bus.calls.attempts import Attempts
 from bus.calls.attributes import call_attributes
+from bus.calls.course import Course
 from bus.calls.directory import Capabilities, Directory
 from bus.calls.draft import CallDraft
 from bus.calls.guard import Guard
@@ -103,9 +104,13 @@ class Caller:
         **options: Any,
     ) -> Stream:
         """The stream of a call, which begins when it is read; see `Streams.begin`."""
-        return self.streams.begin(
-            capability, arguments, lambda draft: self.ask(draft, cause=cause, parent=parent), **options
-        )
+        course = Course(self._telemetry.metrics.calls, capability)
+
+        async def ask(draft: CallDraft) -> Result:
+            course.begin()
+            return await self._ask(draft, cause, parent, course)
+
+        return self.streams.begin(capability, arguments, ask, on_end=course.end, **options)
 
     async def ask(
         self, draft: CallDraft, *, cause: Envelope | None = None, parent: TraceContext | None = None
@@ -124,7 +129,9 @@ class Caller:
         finally:
             self._telemetry.metrics.calls.asked(draft.capability, code, time.perf_counter() - began)
 
-    async def _ask(self, draft: CallDraft, cause: Envelope | None, parent: TraceContext | None) -> Result:
+    async def _ask(
+        self, draft: CallDraft, cause: Envelope | None, parent: TraceContext | None, course: Course | None = None
+    ) -> Result:
         call_id = draft.id or new_message_id()
         started = time.monotonic()
         try:
@@ -152,20 +159,23 @@ class Caller:
             trace_id=trace_id,
             parent=parent,
             sampling_key=draft.workflow(cause) or trace_id,
-            attributes=lambda: call_attributes(self._name, asked, None),
+            attributes=lambda: call_attributes(self._name, asked, None, workflow_id=draft.workflow(cause)),
         )
+        if course is not None:
+            course.span = span
         try:
             offers = self._in_turn(offers)
             result = await self._attempts.attempt(draft, asked, offers[0], deadline, trace_id, span, cause)
             if result.error is not None:
                 result = await self._attempts.persist(result, draft, asked, offers, deadline, trace_id, span, cause)
-            if result.error is not None:
+            if result.error is not None and course is None:
                 span.fail(result.error.code, result.error.message)
             if cause is not None and RECORDED in cause.extensions:
                 await keep(self._connection, self._name, cause, asked, result)
             return result
         finally:
-            span.end()
+            if course is None:
+                span.end()
 
     async def ask_many(
         self,

@@ -28,12 +28,15 @@ LOOK_S = 0.25
 LATE_S = 1.0
 # After a broker's restart its clients come back within this time, in any order.
 RETURN_S = 3.0
+CANCELLED = error("tool.cancelled", "its reader left before the end").info
 
 Ask = Callable[[], Awaitable[Result]]
 Heard = Callable[..., None]
 """Hears where the chunks come from, as labels."""
 Relay = Callable[[Record], Awaitable[None]]
 """Hears the first record and the last, where somebody observes the reader itself."""
+OnEnd = Callable[[ErrorInfo | None], None]
+"""Hears, once or more often, that nothing more is read, and which error ended it."""
 
 
 class Stream:
@@ -59,6 +62,7 @@ class Stream:
         timeout_s: float | None = None,
         heard: Heard | None = None,
         relay: Relay | None = None,
+        on_end: OnEnd | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.call_id = call_id
@@ -75,11 +79,13 @@ class Stream:
         self._deadline = float("inf") if timeout_s is None or ask is not None else time.monotonic() + timeout_s
         self._heard = heard
         self._relay = relay
+        self._on_end = on_end
         self._on_progress = on_progress
         self._replica: tuple[str, str] | None = None
         self._is_begun = False
         self._is_left = False
         self._doubt: ErrorInfo | None = None
+        self._failure: ErrorInfo | None = None
         self._number = 0
         self._seq = 0
         self._read = self._told = after
@@ -121,6 +127,9 @@ class Stream:
                         yield record
             if self.result is not None and self.result.error is not None:
                 raise raised(self.result.error)
+        except BusError as problem:
+            self._failure = problem.info
+            raise
         finally:
             await self.aclose()
 
@@ -131,6 +140,9 @@ class Stream:
     async def aclose(self) -> None:
         """Stops reading, and cancels the work unless it has ended or was left; a second call does nothing."""
         self._opened.discard(self)
+        if self._on_end is not None:
+            is_cancelled = self.result is None and self._failure is None and not self._is_left
+            self._on_end(CANCELLED if is_cancelled else self._failure)
         beating, self._beating = self._beating, None
         await end(beating)
         if self.result is None and not self._is_left and self._replica is not None:

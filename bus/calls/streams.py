@@ -9,7 +9,7 @@ from bus.broker.connection import Connection
 from bus.calls.asked import MAX_WINDOW
 from bus.calls.draft import CallDraft
 from bus.calls.progress import OnProgress
-from bus.calls.stream import WINDOW, Heard, Relay, Stream
+from bus.calls.stream import WINDOW, Heard, OnEnd, Relay, Stream
 from bus.calls.watch import Watch
 from bus.contracts.result import Result
 from bus.envelope import new_message_id
@@ -46,6 +46,7 @@ class Streams:
         ask: Callable[[CallDraft], Awaitable[Result]],
         heard: Heard | None = None,
         relay: Relay | None = None,
+        on_end: OnEnd | None = None,
         **options: Unpack[StreamOptions],
     ) -> Stream:
         """The stream of a new call. Raises ValueError for one that could never be sent, TypeError for other options."""
@@ -59,7 +60,13 @@ class Streams:
         draft = CallDraft(capability, arguments, id=call_id, observe=window, **options)  # type: ignore[misc]
         draft.check()
         return self._stream(
-            call_id, ask=lambda: ask(draft), window=window, heard=heard, relay=relay, on_progress=on_progress
+            call_id,
+            ask=lambda: ask(draft),
+            window=window,
+            heard=heard,
+            relay=relay,
+            on_end=on_end,
+            on_progress=on_progress,
         )
 
     def resume(

@@ -44,16 +44,17 @@ class DeadLetters:
         self._objects = Objects(connection, names.artifacts)
         self._stream = names.dead
 
-    async def bury(self, delivery: Delivery, *, agent: str, failure: ErrorInfo) -> Burial:
+    async def bury(self, delivery: Delivery, *, agent: str, failure: ErrorInfo, seconds: float | None = None) -> Burial:
         """Stores a copy with its reason; returns once the broker has it. Raises BrokerError.
 
+        `seconds` is how long its handler ran, None when none did.
         Burying the same delivery again within two minutes stores nothing new. Bytes that leave no room for the
         headers under the broker's limit are kept as an object, and so are headers that are larger than usual.
         """
         headers = kept_headers(delivery.headers)
         if len(header_block(headers)) > HEADER_ROOM_BYTES:
             headers = {HEADERS_OBJECT: await self._keep(orjson.dumps(headers))}
-        headers |= story_of(delivery, failure)
+        headers |= story_of(delivery, failure, seconds=seconds)
         headers["Nats-Msg-Id"] = f"dead:{agent}:{delivery.subject}:{delivery.stream_seq}"
         stored = await self._store(agent, failure.code, delivery.data, headers)
         if stored.duplicate:

@@ -17,6 +17,7 @@ MAX_REASON_CHARS = 500
 MAX_DETAILS_CHARS = 8000
 
 ATTEMPTS = "Bus-Attempts"
+EXEC_MS = "Bus-Dead-Exec-Ms"
 OBJECT = "Bus-Dead-Object"
 HEADERS_OBJECT = "Bus-Dead-Headers"
 ORIGINAL_OBJECT = "Bus-Edited-Original"
@@ -147,9 +148,13 @@ def own_headers(letter: DeadLetter) -> dict[str, str]:
     return {name: value for name, value in letter.headers.items() if not name.startswith(_OURS)}
 
 
-def story_of(delivery: Delivery, failure: ErrorInfo) -> dict[str, str]:
-    """The headers that say why and when a delivery died, and where it came from."""
-    return {
+def story_of(delivery: Delivery, failure: ErrorInfo, *, seconds: float | None = None) -> dict[str, str]:
+    """The headers that say why and when a delivery died, and where it came from.
+
+    `seconds` is how long its handler ran, None when none did.
+    """
+    ran = {} if seconds is None else {EXEC_MS: f"{seconds * 1000:.3f}"}
+    return ran | {
         "Bus-Dead-Code": failure.code,
         "Bus-Dead-Reason": one_line(failure.message, MAX_REASON_CHARS),
         "Bus-Dead-Details": _details(failure),

@@ -342,7 +342,8 @@ class Pipeline:
             await self._bury(delivery, progress, failure, span)
 
     async def _bury(self, delivery: Delivery, progress: _Progress, failure: ErrorInfo, span: Span | None) -> None:
-        dead_id, _ = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure)
+        seconds = progress.seconds
+        dead_id, _ = await self._dead_letters.bury(delivery, agent=self._agent, failure=failure, seconds=seconds)
         if span is not None:
             span.event("dead_letter", {"bus.dead_letter.id": dead_id, "error.type": failure.code})
         for refusal in refusals(delivery, progress.subject, progress.envelope, agent=self._agent, failure=failure):

@@ -39,9 +39,14 @@ _FOLD = re.compile(r"[\s_-]+")
 # `name=value`, `"name": "value"`, `name: value`. Without overlap and bounded, so that no text makes it slow.
 _NAME = re.compile(r"""(?<![\w-])(?P<name>[\w-]{1,200})\\?["']?\s{0,8}[:=]\s{0,8}""")
 _VALUE = re.compile(
-    r"""\\"(?:[^"\\]|\\[^"])*(?:\\")?|"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic)\s{1,8})?[^\s,;&"'(){}\[\]]+""",
+    r"""\\"(?:[^"\\]|\\[^"])*(?:\\")?|"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:bearer|basic|token|apikey)\s{1,8})?[^\s,;&"'(){}\[\]]+""",
     re.IGNORECASE,
 )
+# What an HTTP header of these names holds goes on after a blank: `Token abc`, `a=b; c=d`.
+_HEADERS = ("authorization", "cookie")
+_REST = re.compile(r"""[^\r\n"'\\{}]+""")
+# Brackets and texts, in which no bracket counts.
+_PARTS = re.compile(r"""\\?"(?:[^"\\]|\\[^"])*\\?"|'(?:[^'\\]|\\.)*'|[(\[{]|[)\]}]""")
 
 
 class Redaction:
@@ -112,11 +117,27 @@ class Redaction:
         for found in _NAME.finditer(text):
             if found.start() < end or not self.hides(found["name"]):
                 continue
-            value = _VALUE.match(text, found.end())
-            if value is not None and not (_NUMBER.fullmatch(value[0]) and self._is_count(found["name"], 0)):
+            value_end = _value_end(text, found.end(), _folded(found["name"]))
+            value = text[found.end() : value_end]
+            if value and not (_NUMBER.fullmatch(value) and self._is_count(found["name"], 0)):
                 parts += [text[end : found.end()], HIDDEN]
-                end = value.end()
+                end = value_end
         return "".join([*parts, text[end:]])
+
+
+def _value_end(text: str, start: int, name: str) -> int:
+    """Where the value that begins at `start` ends; `start` itself where there is none."""
+    if text[start : start + 1] in ("(", "[", "{"):
+        depth = 0
+        for part in _PARTS.finditer(text, start):
+            depth += (part[0] in "([{") - (part[0] in ")]}")
+            if depth == 0:
+                return part.end()
+        # Cut off: all that is left belongs to it.
+        return len(text)
+    rest = _REST if any(part in name for part in _HEADERS) else _VALUE
+    value = rest.match(text, start) or _VALUE.match(text, start)
+    return start if value is None else value.end()
 
 
 def spoken(value: object) -> str:

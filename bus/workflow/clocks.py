@@ -51,7 +51,7 @@ def timing(
     earlier_ms = sum(one.exec_ms for one in attempts[:-1])
     waited_ms = max(0.0, _ms(started_at - stored_at) - earlier_ms)
     if death is not None and death.stored_at > ended_at and last.error is not None:
-        # The last attempt of a dead letter has no record of its own.
+        # The letter of an older release does not tell its last attempt.
         ended_at = death.stored_at
     return Timing(started_at, ended_at, waited_ms, is_corrected)
 

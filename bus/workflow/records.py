@@ -124,7 +124,10 @@ def _attempt(agent: str, one: Completion | FailedAttempt, recorded_at: datetime,
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One dead letter: of which copy, why, after how many attempts."""
+    """One dead letter: of which copy, why, after how many attempts.
+
+    `exec_ms` is how long its handler ran last; None when none did, or for a letter that does not say.
+    """
 
     id: int
     place: Place
@@ -132,6 +135,7 @@ class Death:
     reason: str
     attempts: int
     stored_at: datetime
+    exec_ms: float | None = None
 
     @classmethod
     def of(cls, delivery: Delivery) -> Death | None:
@@ -148,7 +152,16 @@ class Death:
             delivery.headers.get("Bus-Dead-Reason", ""),
             number(delivery.headers.get("Bus-Attempts", "")),
             delivery.stored_at,
+            _exec_ms(delivery.headers.get("Bus-Dead-Exec-Ms", "")),
         )
+
+    def last_attempt(self, key: Key) -> Attempt | None:
+        """The run of the handler that ended in it, by the server's clock; None when no handler ran."""
+        if self.exec_ms is None:
+            return None
+        began_at = self.stored_at - timedelta(milliseconds=self.exec_ms)
+        failure = AttemptError(self.code, self.reason)
+        return Attempt(key, self.attempts, began_at, self.exec_ms, self.stored_at, failure)
 
 
 @dataclass(slots=True)
@@ -173,3 +186,12 @@ class Records:
 def number(text: str) -> int:
     """A header's number; 0 for what is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else 0
+
+
+def _exec_ms(text: str) -> float | None:
+    """The header of a dead letter that says how long its handler ran; None where it says nothing that can be."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found < MAX_MS else None

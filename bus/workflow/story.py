@@ -107,7 +107,7 @@ class Step:
 
     @property
     def failure(self) -> Attempt | None:
-        """The last attempt that failed and was tried again."""
+        """The last attempt that failed."""
         failed = [one for one in self.attempts if one.error is not None]
         return failed[-1] if failed else None
 
@@ -265,6 +265,8 @@ def _gathered(records: Records) -> dict[Key, _Message]:
         key = keys.get(death.place)
         if key is not None:
             messages[key].death = death
+            if (last := death.last_attempt(key)) is not None:
+                messages[key].attempts.append(last)
     for message in messages.values():
         message.copies.sort(key=lambda one: one.stored_at)
         message.attempts.sort(key=lambda one: (one.recorded_at, one.number))
@@ -293,7 +295,8 @@ def _state(message: _Message, key: Key, records: Records, senders: set[str]) -> 
         code = message.death.code
         if code == "protocol.expired":
             return State.EXPIRED
-        return State.REFUSED if code.startswith(NEVER_RAN_PREFIXES) else State.DEAD
+        never_ran = message.death.exec_ms is None and code.startswith(NEVER_RAN_PREFIXES)
+        return State.REFUSED if never_ran else State.DEAD
     if any(one.place in records.unlooked for one in message.copies):
         return State.UNSEEN
     last = message.copies[-1]

@@ -48,6 +48,8 @@ class Received:
                             "service": about["service.name"],
                             "name": span["name"],
                             "kind": span["kind"],
+                            "start": int(span["startTimeUnixNano"]),
+                            "end": int(span["endTimeUnixNano"]),
                             "trace": span["traceId"],
                             "id": span["spanId"],
                             "parent": span.get("parentSpanId", ""),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 from bus import Agent, Bus, BusError, Call, CallDraft, Message, Settings
 from bus.telemetry.instruments import Distribution
 from bus.telemetry.metrics import ServiceMetrics
 from bus.testing import settled
-from tests.integration.otlp_receiver import Received
+from tests.integration.otlp_receiver import Received, plain
 
 CLIENT, SERVER = 3, 2
 
@@ -63,6 +64,42 @@ async def test_a_call_is_a_client_and_a_server_span_below_what_made_it(settings:
     (answered,) = [one for one in received.named("execute_tool number.read") if one["parent"] == asked["id"]]
     assert (asked["error.type"], answered["error.type"]) == ("tool.execution_failed", "tool.execution_failed")
     assert asked["bus.call_id"] == answered["bus.call_id"] == "wrong"
+
+
+async def test_a_streamed_call_is_a_span_as_long_as_its_stream(settings: Settings, received: Received) -> None:
+    """How it ended is on both sides, in spans and in metrics: done, failed after some chunks, left by its reader."""
+    tools = Agent("tools")
+
+    @tools.capability("number.count", example={"to": 3}, timeout_s=10)
+    async def count(to: int) -> AsyncIterator[int]:
+        """Counts, and fails at three."""
+        for number in range(to):
+            if number == 3:
+                raise ValueError("three")
+            yield number
+            await asyncio.sleep(0.02)
+
+    async with Bus.connect("caller", settings=settings) as bus, tools.running(settings):
+        workflow = bus.workflow("counting")
+        assert [one async for one in bus.stream("number.count", {"to": 3}, workflow_id=workflow.id)] == [0, 1, 2]
+        with contextlib.suppress(BusError):
+            async for _ in bus.stream("number.count", {"to": 9}):
+                pass
+        async with bus.stream("number.count", {"to": 3}) as left:
+            async for _ in left:
+                break
+        bus.stream("number.count", {"to": 3})  # Never read, never asked.
+    codes = ["", "tool.execution_failed", "tool.cancelled"]
+    (told,) = [one for one in received.metrics if one["service"] == "caller"]
+    points = told["rpc.client.call.duration"]["histogram"]["dataPoints"]
+    assert sorted(plain(one["attributes"]).get("error.type", "") for one in points) == sorted(codes)
+    assert [int(one["count"]) for one in points] == [1, 1, 1]
+    asked = sorted(received.named("call number.count"), key=lambda one: one["start"])
+    assert [one.get("error.type", "") for one in asked] == codes
+    assert asked[0]["bus.workflow_id"] == workflow.id
+    for one in asked[:2]:
+        (tool,) = [run for run in received.named("execute_tool number.count") if run["parent"] == one["id"]]
+        assert one["start"] <= tool["start"] <= tool["end"] <= one["end"]
 
 
 async def test_calls_are_counted_by_capability_and_error_on_both_sides(settings: Settings) -> None:

@@ -86,6 +86,7 @@ async def test_a_retried_message_is_the_same_message_and_another_attempt(
     async with agent.running(settings.model_copy(update={"max_attempts": 2})):
         (dead,) = await settled_dead_letters(bus, 1)
         assert (dead.attempts, dead.data, dead.type) == (2, data, "order")
+        assert float(dead.headers["Bus-Dead-Exec-Ms"]) >= 0
         await bus.dead_letters.retry(dead.id)
         await until(lambda: len(attempts) == 4)
         (again,) = await settled_dead_letters(bus, 1)

@@ -11,6 +11,7 @@ OURS = (
     "Bus-Attempts",
     "Bus-Dead-Object",
     "Bus-Dead-Headers",
+    "Bus-Dead-Exec-Ms",
     "Bus-Origin-Subject",
     "Bus-Edited-Original",
     "Bus-Failed-At",

@@ -101,6 +101,13 @@ SECRETS = {
     "-----BEGIN USER NKEY SEED-----\nSUAEL6GG2L2HIF7DUGZJGMRUFKXELGGYFMHF76UO2AYBG3K4YLWR3FKC2Q\n": "SUAEL6GG",
     "pwd=hunter2": "hunter2",
     "token=482913": "482913",
+    "Authorization: Token s3cr3t": "s3cr3t",
+    "x-auth-token: Bearer s3": "s3",
+    "Set-Cookie: theme=dark; session=s3cr3t; Path=/": "s3cr3t",
+    "passwords: ['one', 's3cr3t']": "s3cr3t",
+    '{"credentials": {"user": "ada", "deep": ["s3}cr3t", "s3cr3t"]}}': "cr3t",
+    '"{\\"secret\\": [\\"a]b\\", \\"s3cr3t\\"]}"': "s3cr3t",
+    "token=(1, 's3cr3t'": "s3cr3t",
 }
 
 
@@ -147,7 +154,23 @@ def test_counts_of_tokens_are_no_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "password", "password=", "-eyJaaaaaaaa", "://a:", "://", "SUAEL6GG", "a ", '\\"', "sk-", "bearer "]
+    "piece",
+    [
+        "a",
+        "password=[",
+        "cookie: ",
+        "token=('",
+        "password",
+        "password=",
+        "-eyJaaaaaaaa",
+        "://a:",
+        "://",
+        "SUAEL6GG",
+        "a ",
+        '\\"',
+        "sk-",
+        "bearer ",
+    ],
 )
 def test_no_text_makes_it_slow(piece: str) -> None:
     text = piece * (100_000 // len(piece))

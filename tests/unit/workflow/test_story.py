@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from bus import Envelope
+from bus.broker.pull import Delivery
 from bus.cli.story import story_json, story_lines
 from bus.workflow.records import Attempt, AttemptError, Copy, Death, Key, Place, Records
 from bus.workflow.story import State, Status, Story, tell
@@ -155,6 +156,28 @@ def test_a_letter_that_was_sent_again_waits() -> None:
     assert story(copy("1", None, 0, seq=1), death).steps[0].state is State.DEAD
     retried = story(copy("1", None, 0, seq=1), again, death, standing={Place("work", 2): False})
     assert (retried.steps[0].state, retried.steps[0].copies) == (State.WAITING, 2)
+
+
+def test_the_time_of_a_handler_that_ended_in_a_dead_letter_is_work() -> None:
+    """Its last attempt is in the letter alone: the time is no waiting, and what it says of a call is no refusal."""
+    death = Death(7, Place("work", 1), "tool.validation_failed", "arguments.n", 2, at(5000), exec_ms=3000.0)
+    told = story(copy("1", None, 0, seq=1), run("1", 1, began=10, exec_ms=500, error=ERROR), death)
+    (step,) = told.steps
+    assert (step.state, step.tries, told.total.retries) == (State.DEAD, 2, 1)
+    assert (step.exec_ms, told.wall_ms) == (3500.0, 5000.0)
+    assert step.timing.waited_ms == pytest.approx(1500)
+    lines = "\n".join(text(told))
+    assert "dead letter 7, waited 1.50 s, worked 3.50 s, attempt 2: tool.validation_failed: arguments.n" in lines
+    assert "most time: step worked 3.50 s in b (70%)" in lines
+    assert [one["exec_ms"] for one in story_json(told)["steps"][0]["attempts"]] == [500.0, 3000.0]
+
+
+@pytest.mark.parametrize("told", ["", "x", "nan", "-1", "1e99", "inf"])
+def test_a_letter_that_does_not_say_how_long_its_handler_ran_is_read(told: str) -> None:
+    headers = {"Bus-Origin-Subject": "bus.v1.work.b.normal.a.step", "Bus-Origin-Seq": "3", "Bus-Dead-Exec-Ms": told}
+    death = Death.of(Delivery("bus.v1.dead.b.tool-timeout", b"", headers, "", 7, 1, 0, 0))
+    assert death is not None
+    assert (death.exec_ms, death.last_attempt(Key("b", "a", "1"))) == (None, None)
 
 
 def test_one_record_stored_twice_is_one_run() -> None:
