@@ -7,18 +7,19 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from agents.library import ABANDONED, ORDER
+from agents.library import ABANDONED, ORDER, PHASES
 from agents.planner import planner
 from agents.reviewer import reviewer
 from agents.sources import Source
 from agents.writer import writer
-from bus import BrokerError, Bus, BusError, Envelope, Settings, Sighting, Story, Workflow
+from bus import BrokerError, Budget, Bus, BusError, Envelope, Settings, Sighting, Story, Workflow
+from bus.trust.labels import EXTERNAL
 from bus.workflow.state import WorkflowState
-from schemas.brief import BriefFailed, BriefReady, PlanRequest, SourceRef
+from schemas.brief import BriefFailed, BriefReady, Plan, PlanRequest, SourceRef
 
 CLIENT = "brief"
 # Agents of other machines may have other clocks; what is older than the workflow carries another id.
@@ -30,12 +31,15 @@ ABANDON_S = 2.0
 STORY_WAIT_S = 3.0
 STORY_POLL_S = 0.2
 
+# Workflows that this command did not begin and must not end.
+NOT_OURS = frozenset({"unknown_workflow", "cannot_go_on"})
+
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be made, and how."""
+    """What is to be made, and how. With `resume`, a workflow goes on that has its goal and its sources already."""
 
     goal: str
     sources: Sequence[Source]
@@ -43,15 +47,18 @@ class Order:
     rounds: int
     remote: bool
     timeout_s: float
+    budget: Budget | None = None
+    resume: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """A finished brief: its bytes, what the reviewer says of it, and the workflow's messages."""
+    """A finished brief: its bytes, what the reviewer says of it, its sources, and the workflow's messages."""
 
     workflow_id: str
     content: bytes
     ready: BriefReady
+    sources: Sequence[str]
     story: Story
 
 
@@ -75,36 +82,78 @@ async def make_brief(order: Order, settings: Settings, see: Callable[[Envelope],
             if not order.remote:
                 for agent in (planner, writer, reviewer):
                     await stack.enter_async_context(agent.running(settings))
-            workflow = bus.workflow("brief")
+            workflow = bus.workflow("brief", workflow_id=order.resume, budget=order.budget, phases=PHASES)
             try:
-                references = [await _patiently(partial(_store, bus, source)) for source in order.sources]
-                request = PlanRequest(goal=order.goal, sections=order.sections, rounds=order.rounds, sources=references)
-                await workflow.send("planner", "plan_request", request, phase="plan")
-                ready = await _patiently(partial(_follow, bus, workflow, order, see))
+                if order.resume is None:
+                    await _ask(bus, workflow, order)
+                    since = workflow.started_at - CLOCK_MARGIN
+                else:
+                    since = await _patiently(partial(_go_on, bus, workflow))
+                ready = await _patiently(partial(_follow, bus, workflow, order, since, see))
                 content = await _patiently(partial(bus.artifacts.get, ready.artifact.sha256))
+                plan = Plan.model_validate(await _patiently(partial(workflow.state.read, "plan")))
                 workflow.finish()
+                # One that goes on was begun by another process, whose end is not ours to trace.
+                await _patiently(workflow.end)
+            except asyncio.CancelledError:
+                await _cancel(workflow)
+                raise
             except BaseException as problem:
-                _finish_without_brief(workflow, problem)
-                await _abandon(bus, workflow.id)
+                if not (isinstance(problem, BriefError) and problem.code in NOT_OURS):
+                    await _give_up(bus, workflow, problem)
                 raise
         story = await _patiently(partial(_settled_story, bus, workflow.id))
-        return Brief(workflow.id, content, ready, story)
+        return Brief(workflow.id, content, ready, [source.file for source in plan.sources], story)
 
 
-def _finish_without_brief(workflow: Workflow, problem: BaseException) -> None:
-    if isinstance(problem, BriefError):
-        workflow.finish("error", error=problem.code)
-    elif isinstance(problem, BusError):
-        workflow.finish("error", error=problem.info.code)
-    else:
-        workflow.finish("cancelled" if isinstance(problem, asyncio.CancelledError) else "error")
+async def _ask(bus: Bus, workflow: Workflow, order: Order) -> None:
+    references = [await _patiently(partial(_store, bus, source)) for source in order.sources]
+    request = PlanRequest(goal=order.goal, sections=order.sections, rounds=order.rounds, sources=references)
+    # What is in the documents was not written by us, and whatever is made of them says so.
+    labels = {"labels": [EXTERNAL]}
+    await workflow.send("planner", "plan_request", request, phase="plan", extensions=labels)
 
 
-async def _abandon(bus: Bus, workflow_id: str) -> None:
-    """Tells the agents that nobody waits, so that what is left of this brief keeps nobody busy."""
+async def _go_on(bus: Bus, workflow: Workflow) -> datetime:
+    """Since when a workflow that goes on is to be read. Raises BriefError for one that cannot."""
+    record = await workflow.record()
+    if record is None or record.name != "brief":
+        known = "is no brief" if record else "is not known"
+        raise BriefError(
+            "unknown_workflow", f"the workflow {workflow.id} {known}; `bus workflow ls` shows what there is"
+        )
+    if record.status in ("cancelled", "error", "paused"):
+        what = (
+            "paused; bus workflow resume" if record.status == "paused" else f"over ({record.status}); begin a new one"
+        )
+        raise BriefError("cannot_go_on", f"the workflow {workflow.id} is {what}")
+    if not (await bus.trace(workflow.id)).steps:
+        raise BriefError(
+            "cannot_go_on", f"the workflow {workflow.id} ended before it had asked the planner; begin a new one"
+        )
+    return record.started_at - CLOCK_MARGIN
+
+
+async def _cancel(workflow: Workflow) -> None:
+    """Ends it for everybody: what waits is not begun, what runs is stopped."""
     with contextlib.suppress(BusError, TimeoutError):
         async with asyncio.timeout(ABANDON_S):
-            await WorkflowState(bus.connection, workflow_id).update(ORDER, lambda _: ABANDONED)
+            await workflow.cancel(reason="nobody waits for the brief any more")
+    workflow.finish("cancelled")
+
+
+async def _give_up(bus: Bus, workflow: Workflow, problem: BaseException) -> None:
+    """Ends it as failed, and tells the agents that nobody waits, so that what is left of it keeps nobody busy."""
+    code = type(problem).__qualname__
+    if isinstance(problem, BriefError):
+        code = problem.code
+    elif isinstance(problem, BusError):
+        code = problem.info.code
+    workflow.finish("error", error=code)
+    with contextlib.suppress(BusError, TimeoutError):
+        async with asyncio.timeout(ABANDON_S):
+            await WorkflowState(bus.connection, workflow.id).update(ORDER, lambda _: ABANDONED)
+            await workflow.end("error", error=code)
 
 
 async def _patiently(step: Callable[[], Awaitable[Result]]) -> Result:
@@ -129,10 +178,11 @@ async def _store(bus: Bus, source: Source) -> SourceRef:
     return SourceRef(file=source.name, sha256=stored.sha256, size_bytes=stored.size_bytes)
 
 
-async def _follow(bus: Bus, workflow: Workflow, order: Order, see: Callable[[Envelope], None]) -> BriefReady:
+async def _follow(
+    bus: Bus, workflow: Workflow, order: Order, since: datetime, see: Callable[[Envelope], None]
+) -> BriefReady:
     """Watches from the beginning until the brief is ready; waits `timeout_s` for each next message."""
     who = "planner"
-    since = workflow.started_at - CLOCK_MARGIN
     passing = bus.watch(workflow_id=workflow.id, since=since)
     async with contextlib.aclosing(passing):
         while True:
@@ -143,7 +193,7 @@ async def _follow(bus: Bus, workflow: Workflow, order: Order, see: Callable[[Env
             if envelope is None:
                 continue
             if sighting.kind == "dead":
-                raise BriefError(*_dead(sighting, envelope))
+                raise BriefError(*_dead(sighting, envelope, workflow.id))
             see(envelope)
             if envelope.type == "brief_ready" and envelope.to == "*":
                 return BriefReady.model_validate(envelope.payload)
@@ -177,9 +227,11 @@ def _silence(who: str, order: Order) -> str:
     return f"{line}; try again with a longer --timeout"
 
 
-def _dead(sighting: Sighting, envelope: Envelope) -> tuple[str, str]:
+def _dead(sighting: Sighting, envelope: Envelope, workflow_id: str) -> tuple[str, str]:
     code = sighting.headers.get("Bus-Dead-Code", "internal.error")
     reason = sighting.headers.get("Bus-Dead-Reason", "no reason given")
+    if code in ("protocol.budget_exhausted", "protocol.expired"):
+        return code, f"the budget is used up ({reason}); begin anew with a larger one; see: bus trace {workflow_id}"
     return code, f"{envelope.to} gave up on {envelope.type}: {code}: {reason}; see: bus dead show {sighting.seq}"
 
 

@@ -21,7 +21,7 @@ from agents.progress import counted
 from agents.sources import Problem, Reading, Source, read
 from agents.view import View, print_plain
 from agents.words import tokens
-from bus import BusError, Settings
+from bus import Budget, BusError, Settings
 from bus.cli.story import print_story, story_json
 from schemas.brief import MAX_ROUNDS, MAX_SECTIONS
 
@@ -47,10 +47,13 @@ def _group() -> None:
 
 @app.command()
 def brief(
-    goal: Annotated[str, typer.Argument(metavar="GOAL", help="The question that the brief answers.")],
+    goal: Annotated[
+        str, typer.Argument(metavar="GOAL", help="The question that the brief answers.", show_default=False)
+    ] = "",
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="Markdown or text files, folders, - for standard input.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="PATH...", help="Markdown or text files, folders, - for standard input."),
+    ] = None,
     out: Annotated[str, typer.Option("--out", help="File to write; - for standard output.")] = "brief.md",
     sections: Annotated[int, typer.Option("--sections", min=1, max=MAX_SECTIONS, help="Sections at most.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", min=0, max=MAX_ROUNDS, help="Revision rounds at most.")] = 2,
@@ -64,6 +67,16 @@ def brief(
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, max=86400, help="Seconds without any progress before giving up.")
     ] = 300.0,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="WORKFLOW_ID", help="Go on with a brief whose command was killed."),
+    ] = None,
+    budget_messages: Annotated[
+        int | None, typer.Option("--budget-messages", min=1, help="Messages at most, of all agents together.")
+    ] = None,
+    budget_seconds: Annotated[
+        float | None, typer.Option("--budget-seconds", min=0.1, help="Seconds at most, from the beginning.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show logs and tracebacks.")] = False,
 ) -> None:
     """Have three agents write a brief that answers GOAL from documents, every sentence with its [file:line].
@@ -72,8 +85,17 @@ def brief(
     """
     _set_up_logging(debug=debug)
     report = _Report(as_json=as_json, to_stderr=as_json or out == STDOUT)
-    reading = _read(goal, paths, out, report)
-    order = Order(goal.strip(), reading.sources, sections, rounds, remote, timeout)
+    budget = None
+    if budget_messages is not None or budget_seconds is not None:
+        budget = Budget(messages=budget_messages, timeout_s=budget_seconds)
+    if resume is None:
+        reading = _read(goal, paths or [], out, report)
+    elif goal or paths or budget is not None:
+        report.fail("wrong_use", "--resume goes on with the goal, the sources and the budget that the brief has", 2)
+    else:
+        _target(out, report)
+        reading = Reading((), ())
+    order = Order(goal.strip(), reading.sources, sections, rounds, remote, timeout, budget, resume)
     settings = Settings.load(servers=servers, grace_s=None if remote else LOCAL_GRACE_S)
     started = time.monotonic()
     try:
@@ -115,7 +137,7 @@ class _Report:
         print_story(made.story, self.console)
         print_plain(self.console, "")
         sentences = sum(section.sentences for section in made.ready.sections)
-        counts = ((len(made.ready.sections), "section"), (sentences, "sentence"), (len(reading.sources), "source"))
+        counts = ((len(made.ready.sections), "section"), (sentences, "sentence"), (len(made.sources), "source"))
         what = ", ".join(counted(count, noun) for count, noun in counts)
         where = "standard output" if out == STDOUT else out
         print_plain(self.console, f"brief: {where} ({what}, {elapsed_ms / 1000:.1f} s)")
@@ -129,9 +151,9 @@ def _read(goal: str, paths: Sequence[str], out: str, report: _Report) -> Reading
     """The sources, or exit: 2 for wrong use, 1 when none is readable."""
     if not tokens(goal) or len(goal) > MAX_GOAL_CHARS:
         report.fail("wrong_use", f"GOAL must be up to {MAX_GOAL_CHARS} characters with a word to look for", 2)
-    target = None if out == STDOUT else Path(out)
-    if target is not None and (target.is_dir() or not target.parent.is_dir()):
-        report.fail("wrong_use", f"--out {out}: not a file in a folder that exists", 2)
+    if not paths:
+        report.fail("wrong_use", "name at least one PATH to read, or --resume WORKFLOW_ID", 2)
+    target = _target(out, report)
     reading = read(paths, stdin=sys.stdin.buffer, leave_out=target)
     for problem in reading.problems:
         report.problem(problem)
@@ -140,6 +162,13 @@ def _read(goal: str, paths: Sequence[str], out: str, report: _Report) -> Reading
     if not reading.sources:
         report.fail("no_sources", "none of the sources can be read; see above", 1, reading.problems)
     return reading
+
+
+def _target(out: str, report: _Report) -> Path | None:
+    target = None if out == STDOUT else Path(out)
+    if target is not None and (target.is_dir() or not target.parent.is_dir()):
+        report.fail("wrong_use", f"--out {out}: not a file in a folder that exists", 2)
+    return target
 
 
 def _is_same(source: Source, target: Path) -> bool:
@@ -182,7 +211,7 @@ def _summary(made: Brief, out: str, reading: Reading, elapsed_ms: float) -> dict
             "size_bytes": artifact.size_bytes,
         },
         "sections": [section.model_dump(mode="json") for section in made.ready.sections],
-        "sources": [source.name for source in reading.sources],
+        "sources": list(made.sources),
         "skipped": _skipped(reading.problems),
         "elapsed_ms": round(elapsed_ms, 1),
         "story": story_json(made.story),

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 
 from bus import Message
 from bus.workflow.artifacts import Artifacts
+from bus.workflow.phases import Phase, Phases
 from schemas.brief import SourceRef
 
 AT_ONCE = 8
+# Each begins when the one before it has ended; a section has one writer at a time, over all replicas.
+PHASES = Phases(["plan", Phase("execute", limit=1), "review"])
 # The workflow's document with which a client says that it has gone.
 ORDER = "order"
 ABANDONED = {"abandoned": True}
@@ -18,6 +21,11 @@ ABANDONED = {"abandoned": True}
 async def is_abandoned(message: Message) -> bool:
     """Whether the client has given this brief up (Ctrl-C, time-out, a failure): no need to go on."""
     return await message.state.read(ORDER) == ABANDONED
+
+
+async def has_record(message: Message) -> bool:
+    """Whether the workflow was begun by a client that keeps a record; others have no phases."""
+    return message.workflow_id is not None and await message.workflow.record() is not None
 
 
 async def fetch(artifacts: Artifacts, sources: Sequence[SourceRef]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from agents.library import fetch, is_abandoned
+from agents.library import fetch, has_record, is_abandoned
 from agents.planning import plan
 from bus import Agent, Message
 from schemas.brief import BriefFailed, DraftRequest, FailureReason, Plan, PlanRequest, Theme
@@ -22,6 +22,8 @@ async def plan_brief(request: PlanRequest, message: Message) -> None:
     """
     if await is_abandoned(message):
         return
+    if in_phases := await has_record(message):
+        await message.workflow.enter("plan")
     texts = await fetch(message.artifacts, request.sources)
     themes = await _plan(request, texts)
     if await is_abandoned(message):
@@ -45,6 +47,8 @@ async def plan_brief(request: PlanRequest, message: Message) -> None:
         return document or planned.model_dump(mode="json")
 
     kept = Plan.model_validate(await message.state.update("plan", keep_first))
+    if in_phases:
+        await message.workflow.leave("plan")
     for theme in kept.themes:
         draft = DraftRequest(theme=theme)
         await message.send(

@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.assembling import assemble
 from agents.contracts import contracts
-from agents.library import fetch, is_abandoned
+from agents.library import fetch, has_record, is_abandoned
 from agents.reviewing import Draft, Revision, Standing, standing
 from agents.sources import split_lines
 from bus import Agent, Message, PermanentFailure
@@ -44,6 +44,9 @@ async def review(request: ReviewRequest, message: Message) -> None:
     drafts, traceparents = await _keep(message, request)
     if any((0, theme.index) not in drafts for theme in plan.themes):
         return
+    if in_phases := await has_record(message):
+        await message.workflow.leave("execute")
+        await message.workflow.enter("review")
     # Whoever finds the round complete reviews what others have brought.
     message.link(traceparents)
     cited = {quote.file for draft in drafts.values() for quote in draft.sentences}
@@ -51,8 +54,18 @@ async def review(request: ReviewRequest, message: Message) -> None:
     reached = await asyncio.to_thread(_judge, plan, drafts, texts)
     if reached.is_finished:
         await _finish(message, plan, reached)
+        if in_phases:
+            await _leave_all(message)
     for revision in reached.revisions:
         await _send_back(message, plan, revision)
+
+
+async def _leave_all(message: Message) -> None:
+    """Ends the phases that still run, each with a checkpoint."""
+    record = await message.workflow.record()
+    for phase in ("review", "revision"):
+        if record is not None and phase in record.phases:
+            await message.workflow.leave(phase)
 
 
 async def _keep(message: Message, request: ReviewRequest) -> tuple[Drafts, list[str | None]]:
