@@ -26,6 +26,7 @@ from bus.delivery.controlled import controlled
 from bus.delivery.dedupe import Dedupe
 from bus.delivery.handler import TASK_REQUEST, Handler, HandlerMiddleware, accepted, task_handler
 from bus.delivery.handover import HandOver
+from bus.delivery.holding import Holding
 from bus.delivery.limits import Limits
 from bus.delivery.middleware import PublishMiddleware
 from bus.delivery.negotiation import Negotiation
@@ -42,6 +43,7 @@ from bus.registry.peers import Peers
 from bus.registry.presence import Presence
 from bus.telemetry.metrics import ServiceMetrics
 from bus.telemetry.spans import Telemetry
+from bus.trust.confirmations import Confirmations
 from bus.trust.rule_book import RuleBook
 from bus.workflow.calling import Calling
 from bus.workflow.control import Control, ControlWatch
@@ -283,8 +285,9 @@ class Agent:
             for one in consumers:
                 one.decided(workflow_id, control)
             service.decided(workflow_id, control)
+            holding.decided()
 
-        controls = ControlWatch(connection, decided=decided)
+        controls, confirmations = ControlWatch(connection, decided=decided), Confirmations(connection)
         service = Service(
             connection,
             telemetry,
@@ -306,6 +309,14 @@ class Agent:
         phases = {type: handler.phase for type, handler in handlers.items()}
         tracing = DeliveryTracing(telemetry, agent=self.name, phases=phases)
         deliveries = telemetry.metrics.deliveries(phases)
+        holding = Holding(
+            connection,
+            self.name,
+            controls=controls,
+            confirmations=confirmations,
+            hand_over=HandOver(connection, self.name, presence.replica, peers),
+        )
+        control = controlled(controls, confirmations, set_aside={TASK_REQUEST: service.tasks.set_aside})
         pipeline = Pipeline(
             connection,
             tracing,
@@ -313,14 +324,14 @@ class Agent:
             agent=self.name,
             handlers=handlers,
             retry=self.retry,
-            middleware=(controlled(controls, set_aside={TASK_REQUEST: service.tasks.set_aside}), *self.middleware),
+            middleware=(control, *self.middleware),
             publisher=publisher,
             dedupe=dedupe,
             commits=commits,
             calls=stand_in or service.caller,
             accounts=service.caller.accounts,
             max_visits=self.max_visits,
-            hand_over=HandOver(connection, self.name, presence.replica, peers),
+            hand_over=holding,
             workflows=Workflows(connection, self.name, controls),
         )
         repair = Repair(
@@ -331,14 +342,11 @@ class Agent:
             tracing=tracing,
             deliveries=deliveries,
         )
-        consumer = Consumer(
-            connection, pipeline, agent=self.name, concurrency=self.concurrency, broadcasts=self._broadcasts
-        )
+        shared: dict[str, Any] = {"agent": self.name, "holding": holding}
+        consumer = Consumer(connection, pipeline, concurrency=self.concurrency, broadcasts=self._broadcasts, **shared)
         consumers = [consumer]
         if self._capabilities:
-            consumers.append(
-                Consumer(connection, pipeline, agent=self.name, concurrency=self.task_concurrency, only=TASK)
-            )
+            consumers.append(Consumer(connection, pipeline, concurrency=self.task_concurrency, only=TASK, **shared))
         queue = QueueWatch(
             connection,
             self.name,
@@ -353,6 +361,7 @@ class Agent:
                 log.warning("%s", difference)
             # Before anything is pulled: what was decided while nobody ran counts too.
             await controls.start()
+            await holding.start()
             await dedupe.start()
             await repair.start()
             # Before it pulls: what others hand over must find somebody, and what it refuses must not be its alone.
@@ -384,12 +393,7 @@ class Agent:
         finally:
             await service.close()
             await guard.close()
-            await presence.stop()
-            await peers.stop()
-            await queue.stop()
-            await repair.stop()
-            await controls.stop()
-            await commits.stop()
-            await dedupe.stop()
+            for part in (presence, peers, queue, repair, holding, controls, commits, dedupe):
+                await part.stop()
             await telemetry.close()
             await connection.close()

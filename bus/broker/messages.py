@@ -33,7 +33,7 @@ async def get_message(connection: Connection, stream: str, seq: int) -> Delivery
     """
     if not 0 < seq <= MAX_SEQ:
         return None
-    found = await _ask(connection, "GET", stream, seq)
+    found = await _ask(connection, "GET", stream, {"seq": seq})
     if found is None:
         return None
     stored = found["message"]
@@ -49,17 +49,23 @@ async def delete_message(connection: Connection, stream: str, seq: int) -> bool:
 
     After a lost answer it asks again, so False may also mean that its own first request did it.
     """
-    return 0 < seq <= MAX_SEQ and await _ask(connection, "DELETE", stream, seq) is not None
+    return 0 < seq <= MAX_SEQ and await _ask(connection, "DELETE", stream, {"seq": seq}) is not None
 
 
-async def _ask(connection: Connection, verb: str, stream: str, seq: int) -> dict[str, Any] | None:
+async def first_of(connection: Connection, stream: str, subject: str) -> int | None:
+    """The sequence of the first message of a stream whose subject fits; None when there is none. Raises BrokerError."""
+    found = await _ask(connection, "GET", stream, {"seq": 1, "next_by_subj": subject})
+    return None if found is None else int(found["message"]["seq"])
+
+
+async def _ask(connection: Connection, verb: str, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
     """Asks until `publish_timeout_s`; None when there is no such message."""
     deadline = time.monotonic() + connection.settings.publish_timeout_s
     while True:
         try:
             await connection.wait_connected(max(0.0, deadline - time.monotonic()))
             answer = await connection.request(
-                f"$JS.API.STREAM.MSG.{verb}.{stream}", orjson.dumps({"seq": seq}), timeout_s=API_S
+                f"$JS.API.STREAM.MSG.{verb}.{stream}", orjson.dumps(query), timeout_s=API_S
             )
             read: dict[str, Any] = orjson.loads(answer.data)
             if "error" not in read:
@@ -69,7 +75,7 @@ async def _ask(connection: Connection, verb: str, stream: str, seq: int) -> dict
                 return None
             problem = error(
                 "broker.unavailable",
-                f"message {seq} of the stream {stream}: {text}",
+                f"message {query['seq']} of the stream {stream}: {text}",
                 retryable=read["error"].get("code") == 503,
                 server_error=number,
             )

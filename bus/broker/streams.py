@@ -6,7 +6,6 @@ Provisioning compares what exists, changes only what it safely can, and reports 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +23,7 @@ from nats.js.api import (
 )
 
 from bus.broker.connection import Connection
+from bus.broker.stream_names import StreamNames as StreamNames
 from bus.broker.translate import translated
 from bus.config import Settings
 
@@ -39,47 +39,6 @@ _FIXED = ("retention", "storage")
 _COMPARED = ("subjects", "discard", "allow_msg_ttl", "allow_msg_schedules")
 # Another process may have set more on purpose, and less would delete or refuse messages: these only grow.
 _GROWING = ("max_age", "max_bytes", "num_replicas", "duplicate_window")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamNames:
-    """Names of the streams and buckets of one bus; the namespace keeps several buses apart."""
-
-    work: str
-    later: str
-    history: str
-    events: str
-    streams: str
-    dead: str
-    done: str
-    audit: str
-    workflows: str
-    artifacts: str
-    registry: str
-    results: str
-    tasks: str
-    contracts: str
-
-    @classmethod
-    def of(cls, namespace: str) -> StreamNames:
-        """The names for one namespace: `BUS_WORK` and so on for the namespace `bus`."""
-        upper, lower = namespace.upper(), namespace
-        return cls(
-            work=f"{upper}_WORK",
-            later=f"{upper}_LATER",
-            history=f"{upper}_HISTORY",
-            events=f"{upper}_EVENTS",
-            streams=f"{upper}_STREAMS",
-            dead=f"{upper}_DEAD",
-            done=f"{upper}_DONE",
-            audit=f"{upper}_AUDIT",
-            workflows=f"{lower}_workflows",
-            artifacts=f"{lower}_artifacts",
-            registry=f"{lower}_registry",
-            results=f"{lower}_results",
-            tasks=f"{lower}_tasks",
-            contracts=f"{lower}_contracts",
-        )
 
 
 def given_up(stream: str, consumer: str) -> str:
@@ -156,6 +115,8 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
             max_age=DEAD_MAX_AGE_S,
             duplicate_window=DUPLICATE_WINDOW_S,
         ),
+        # What was paused waits for as long as it takes.
+        config(names.held, subjects.held_all, duplicate_window=DUPLICATE_WINDOW_S),
         config(
             names.done,
             subjects.done_all,
@@ -192,7 +153,7 @@ def stream_configs(connection: Connection) -> list[StreamConfig]:
                 allow_direct=True,
                 max_age=ENTRY_MAX_AGE_S,
             )
-            for bucket in (names.registry, names.results, names.tasks)
+            for bucket in (names.registry, names.results, names.tasks, names.confirmations)
         ),
         # Documents, and leases with a lifetime.
         config(

@@ -203,6 +203,19 @@ class Subjects:
         """Whether it is a dead letter's."""
         return subject.startswith(f"{self._prefix}.dead.") and subject.count(".") == 4
 
+    def held(self, agent: str, workflow: str, lane: str, why: str) -> str:
+        """Messages that were parked; `workflow` and `why` are tokens, and any of the four may be `*`."""
+        return f"{self._prefix}.held.{agent}.{workflow}.{lane}.{why}"
+
+    @property
+    def held_all(self) -> str:
+        """All messages that were parked."""
+        return f"{self._prefix}.held.>"
+
+    def answered(self, confirmation: str) -> str:
+        """Where is said that a person has answered a confirmation."""
+        return f"{self._prefix}.answered.{confirmation}"
+
     def done(self, agent: str) -> str:
         """Completions of one agent."""
         return f"{self._prefix}.done.{agent}"

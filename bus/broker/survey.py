@@ -56,7 +56,7 @@ async def stream_sizes(connection: Connection) -> list[StreamSize]:
     names = StreamNames.of(connection.settings.namespace)
     sizes = []
     later = [names.later] if has_schedules(connection.server_version) else []
-    kept = (names.history, names.events, names.streams, names.dead, names.done, names.audit)
+    kept = (names.history, names.events, names.streams, names.dead, names.held, names.done, names.audit)
     for name in (names.work, *later, *kept):
         with translated(f"look at the stream {name}"):
             found = await connection.jetstream().stream_info(name)

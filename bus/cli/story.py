@@ -15,7 +15,7 @@ from rich.text import Text
 from bus.broker.subjects import BROADCAST
 from bus.telemetry.context import w3c_trace_id
 from bus.text import clean, one_line
-from bus.workflow.story import LOST, State, Status, Step, Story, Total, Wait
+from bus.workflow.story import LOST, RESTING, State, Status, Step, Story, Total, Wait
 
 # A chain may be thousands deep; beyond this its depth is a number.
 MAX_DRAWN_DEPTH = 12
@@ -36,6 +36,9 @@ _STYLES: Mapping[State, str] = {
     State.WAITING: "yellow",
     State.IN_HAND: "cyan",
     State.DELAYED: "cyan",
+    State.PAUSED: "yellow",
+    State.ASKING: "bold yellow",
+    State.CANCELLED: "yellow",
 }
 _STATUS: Mapping[Status, tuple[str, str]] = {
     Status.OPEN: ("running", "cyan"),
@@ -193,7 +196,7 @@ def waits_lines(story: Story) -> Iterator[Text]:
 
 def _wait(wait: Wait, now: datetime) -> str:
     what = f"{wait.agent}: {_count(wait.count, wait.type, '')}, {_how(wait, now)}"
-    if wait.state is State.DELAYED:
+    if wait.state in RESTING:
         return clean(what)
     if wait.replicas is None:
         return clean(f"{what}; no agent of this name has ever run: start it, or check the name")
@@ -212,6 +215,8 @@ def _how(wait: Wait, now: datetime) -> str:
         State.WAITING: f"in the queue for {age}",
         State.IN_HAND: f"stored {age} ago, in the hands of a replica",
         State.DELAYED: f"sent {age} ago, its time has not come",
+        State.PAUSED: f"paused; sent {age} ago, goes on with bus workflow resume",
+        State.ASKING: f"sent {age} ago, waits for a person: bus workflow confirmations",
         State.UNSEEN: f"stored {age} ago, not looked at",
     }
     return words[wait.state]
@@ -275,19 +280,20 @@ def _outcome(step: Step) -> str:
         if step.death is None:
             return "expired: nobody took it in time"
         word = {State.DEAD: "dead letter", State.REFUSED: "refused: dead letter", State.EXPIRED: "expired: dead letter"}
-        times = f", {_times(step)}" if step.death.exec_ms is not None else ""
-        return f"{word[step.state]} {step.death.id}{times}{tries}: {_error(step.death.code, step.death.reason)}"
+        return f"{word[step.state]} {step.death.id}{tries}: {_error(step.death.code, step.death.reason)}"
     if step.state is State.RETRYING:
         return f"failed {_count(step.tries, 'time')}, is tried again: {error}"
     if step.state in (State.SET_ASIDE, State.CANCELLED):
-        first = "set aside: " if step.state is State.SET_ASIDE else ""
-        return clean(one_line(f"{first}{step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
+        beginning = "set aside: " if step.state is State.SET_ASIDE else ""
+        return clean(one_line(f"{beginning}{step.attempts[-1].set_aside}", MAX_ERROR_CHARS))
     if step.state is State.GONE and step.envelope.type == "error":
         return "noted by its receiver"
     return {
         State.WAITING: "waiting",
         State.IN_HAND: "in hand" + tries,
         State.DELAYED: f"delayed until {step.envelope.extensions.get('deliver_at', 'later')}",
+        State.PAUSED: "paused",
+        State.ASKING: "waits for a person",
         State.UNSEEN: "open, not looked at",
         State.FOR_CLIENT: "for its client",
         State.GONE: "settled without a record",

@@ -17,6 +17,7 @@ from bus.broker.lanes import BROADCASTS, NORMAL, Lane, LaneWatch, ensure_lane, l
 from bus.broker.pull import Delivery, PullLoop
 from bus.broker.subjects import DUE
 from bus.broker.tasks import end
+from bus.delivery.holding import Holding
 from bus.delivery.pipeline import Pipeline
 from bus.delivery.workers import Workers
 from bus.envelope import Envelope
@@ -43,6 +44,7 @@ class Consumer:
         *,
         agent: str,
         concurrency: int,
+        holding: Holding,
         broadcasts: Collection[str] = (),
         only: str | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Consumer:
         self._pipeline = pipeline
         self._agent = agent
         self._concurrency = concurrency
+        self._holding = holding
         self._broadcasts = sorted(broadcasts)
         self._own_broadcasts = connection.subjects.events_from(agent)
         self._in_hand: dict[str, Delivery] = {}
@@ -190,7 +193,24 @@ class Consumer:
     def _run(self, delivery: Delivery) -> Coroutine[Any, Any, None]:
         if self._broadcasts and delivery.subject.startswith(self._own_broadcasts):
             return self._skip(delivery)
+        if self._holding.concerns(delivery):
+            return self._hold_or_run(delivery)
         return self._pipeline.run(delivery, self._ended)
+
+    async def _hold_or_run(self, delivery: Delivery) -> None:
+        is_held = True
+        try:
+            is_held = await self._holding.takes(delivery)
+        except asyncio.CancelledError:
+            await self._pipeline.hand_back(delivery)
+            raise
+        except BusError as problem:
+            log.warning("a message to %s comes again after its ack wait: %s", self._agent, problem.info.message)
+        finally:
+            if is_held:
+                self._ended(delivery)
+        if not is_held:
+            await self._pipeline.run(delivery, self._ended)
 
     def _take_of(self, lane: Lane, delivery: Delivery) -> None:
         if lane.name == DUE:

@@ -9,20 +9,25 @@ from types import TracebackType
 from bus.delivery.handler import CallNext, HandlerMiddleware
 from bus.delivery.message import Message
 from bus.envelope import Envelope
+from bus.trust.confirmations import Confirmations
 from bus.workflow.control import ControlWatch
 
 SetAside = Callable[[Envelope], Awaitable[None]]
 
 
-def controlled(controls: ControlWatch, *, set_aside: Mapping[str, SetAside] | None = None) -> HandlerMiddleware:
+def controlled(
+    controls: ControlWatch, confirmations: Confirmations, *, set_aside: Mapping[str, SetAside] | None = None
+) -> HandlerMiddleware:
     """The outermost middleware of every handler: sets messages aside that must not be handled (any more).
 
-    `set_aside` are awaited, by message type, for what has to be undone then, as often as the message comes.
+    It lends `confirmations` to `Message.confirm`. `set_aside` are awaited, by message type, for what has to be undone
+    then, as often as the message comes.
     """
     undo = set_aside or {}
 
     async def run(message: Message, call_next: CallNext) -> None:
         message.set_aside = controls.verdict(message.envelope)
+        message.confirmations = confirmations
         if message.set_aside is None:
             with _Watched(message, controls):
                 await call_next(message)

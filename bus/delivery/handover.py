@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 from bus.broker.connection import Connection
 from bus.broker.pull import Delivery
@@ -30,6 +31,14 @@ UNREADABLE = frozenset({"protocol.unsupported_schema", "protocol.unsupported_ver
 
 _ACK = Settlement(Verdict.ACK)
 _LATER = Settlement(Verdict.NAK, delay_s=ORDERED_PAUSE_S)
+
+
+class Instead(Protocol):
+    """What may stand in place of a dead letter."""
+
+    async def instead(self, delivery: Delivery, failure: ErrorInfo) -> Settlement | None:
+        """The settlement, or None for the dead letter. Raises BrokerError, and then the message comes again."""
+        ...
 
 
 class HandOver:

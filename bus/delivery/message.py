@@ -17,6 +17,8 @@ from bus.telemetry.context import TraceContext
 from bus.telemetry.spans import Span
 from bus.trust import budget
 from bus.trust.accounts import Accounts
+from bus.trust.confirmation import Question
+from bus.trust.confirmations import VALID_S, Confirmations
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.branches import in_this_branch
@@ -49,6 +51,7 @@ class Message:
         "_workflow",
         "_workflows",
         "attempt",
+        "confirmations",
         "content",
         "envelope",
         "set_aside",
@@ -74,6 +77,7 @@ class Message:
         self.content = content
         self._artifacts = artifacts
         self.set_aside: str | None = None
+        self.confirmations: Confirmations | None = None
         self._workflows = workflows
         self._workflow: WorkflowHandle | None = None
         self._agent = agent
@@ -259,6 +263,27 @@ class Message:
             await self._accounts.spend(self.envelope, messages=len(envelopes))
         await self._publisher.publish_many(envelopes, parent=self._span.context)
         return envelopes
+
+    async def confirm(self, question: str, *, arguments: Any = None, expires_s: float = VALID_S) -> str:
+        """Returns, with the name of who approved, once a person has approved exactly these arguments for this message.
+
+        Until then it raises `auth.confirmation_required`: let it pass, and the message is parked, comes again when a
+        person has answered (`bus workflow approve ID`), and runs from its beginning. An approval is for this message
+        alone and used up by it. Raises `auth.permission_denied` when it was denied, or after `expires_s`.
+        """
+        assert self.confirmations is not None
+        asked = Question(
+            self._agent,
+            ("message", self.sender, self.message_id),
+            question,
+            as_json(arguments),
+            workflow_id=self.workflow_id,
+            message_id=self.message_id,
+            on_behalf_of=self.sender,
+            labels=tuple(self.labels),
+        )
+        confirmed = await self.confirmations.require(asked, attempt=self.attempt, valid_s=expires_s)
+        return confirmed.answered_by or ""
 
     async def spend(self, *, tokens: int) -> None:
         """Tells that the work on this message has used model tokens; they count in the budget of its chain.

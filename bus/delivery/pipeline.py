@@ -24,7 +24,7 @@ from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.delivery.failures import failed_attempt
 from bus.delivery.handled import Handled, Kind
 from bus.delivery.handler import Handler, HandlerMiddleware, instead_of, told, told_with_trace
-from bus.delivery.handover import HandOver
+from bus.delivery.handover import Instead
 from bus.delivery.letter import attempts_before
 from bus.delivery.message import Message
 from bus.delivery.publisher import Publisher
@@ -94,7 +94,7 @@ class Pipeline:
         calls: Calling,
         accounts: Accounts,
         max_visits: int | None,
-        hand_over: HandOver,
+        hand_over: Instead,
         workflows: Workflows,
     ) -> None:
         settings = connection.settings

@@ -86,6 +86,11 @@ class Control:
         found = self._first(self.cancels, envelope)
         return None if found is None else found.told
 
+    @property
+    def is_paused_whole(self) -> bool:
+        """Whether nothing of the newest branch may begin."""
+        return any(one.message_id is None and one.branch >= self.branch for one in self.pauses)
+
     def paused(self, envelope: Envelope) -> Decision | None:
         """The pause that keeps a message from being handled now."""
         return self._first(self.pauses, envelope)
@@ -141,6 +146,19 @@ class ControlWatch:
     def of(self, workflow_id: str | None) -> Control | None:
         """The decisions about a workflow; None when there are none."""
         return self._by_workflow.get(workflow_id or "")
+
+    def named(self, workflow: str) -> Control | None:
+        """The decisions about a workflow by its token in keys and subjects."""
+        return self.of(self._ids.get(workflow, workflow))
+
+    async def keep_order(self, workflow_id: str) -> None:
+        """Tells every replica that messages of a partition key of this workflow are parked. Raises BrokerError."""
+        control = self.of(workflow_id)
+        if control is None or not control.is_ordered:
+            document = orjson.dumps({"workflow_id": workflow_id})
+            await self._connection.patiently(
+                lambda: self._records.write(f"{token(workflow_id)}.control.{ORDERED}", document, after=None)
+            )
 
     def verdict(self, envelope: Envelope) -> str | None:
         """Why a message is set aside, None when it is not. The one look that every message pays."""

@@ -7,6 +7,7 @@ id stands somewhere in its bytes. Read in the order in which a message moves, so
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -15,11 +16,14 @@ from datetime import UTC, datetime, timedelta
 import orjson
 
 from bus.broker.connection import Connection
+from bus.broker.held import Held
 from bus.broker.lanes import lane
 from bus.broker.messages import get_message
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
+from bus.broker.records import Records as KeyValues
 from bus.broker.streams import StreamNames, stream_state
+from bus.broker.subjects import token
 from bus.broker.survey import agent_queues, delayed_messages, delivered_up_to
 from bus.envelope import Envelope
 from bus.errors import Rejected
@@ -50,6 +54,8 @@ async def read_records(
     done = _Log(connection, names.done, subjects.done_all, workflow_id, since)
     dead = _Log(connection, names.dead, subjects.dead_all, workflow_id, since)
     events = _Log(connection, names.events, subjects.event("*", workflow_id, "*"), workflow_id, since)
+    if await has_decisions(connection, workflow_id):
+        quiet = timedelta.max  # What was paused may have rested for days.
     settled = _Settled(connection, records, done, dead, quiet)
     await settled.learn()
     async for delivery in events.read():
@@ -62,6 +68,7 @@ async def read_records(
         records.notes.append(f"nothing was open, and what was stored after {left_at} was not read")
     await _add_delayed(connection, records)
     records.standing, records.unlooked = await _standing(connection, settled.open_copies())
+    records.held = await _parked(connection, workflow_id)
     await settled.learn()
     records.replicas = {queue.agent: queue.replicas for queue in await agent_queues(connection)}
     records.read_at = datetime.now(UTC)
@@ -192,6 +199,26 @@ def _add(records: Records, kind: str, delivery: Delivery) -> None:
         return  # names no workflow; its dead letter is in `bus dead ls`
     if envelope.workflow_id == records.workflow_id:
         records.copies.append(Copy.of(kind, delivery, envelope))
+
+
+async def has_decisions(connection: Connection, workflow_id: str) -> bool:
+    """Whether anybody has decided anything about a workflow. Raises BrokerError."""
+    bucket = KeyValues(connection, StreamNames.of(connection.settings.namespace).workflows)
+    return await bucket.newest(f"{token(workflow_id)}.control.>") > 0
+
+
+async def _parked(connection: Connection, workflow_id: str) -> dict[Key, Held]:
+    names, subjects = StreamNames.of(connection.settings.namespace), connection.subjects
+    pattern = subjects.held("*", token(workflow_id), "*", "*")
+    found: dict[Key, Held] = {}
+    async with StreamReader(connection, names.held, subjects=[pattern], start_seq=1) as reader:
+        async for delivery in reader.until_now():
+            held = Held.of(delivery)
+            if held is not None:
+                with contextlib.suppress(Rejected):
+                    envelope = Envelope.decode(held.data)
+                    found[Key(held.agent, held.subject.split(".")[5], envelope.message_id)] = held
+    return found
 
 
 async def _add_delayed(connection: Connection, records: Records) -> None:

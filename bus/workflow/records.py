@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from bus.broker.held import Held
 from bus.broker.pull import Delivery
 from bus.broker.subjects import BROADCAST, DUE
 from bus.envelope import Envelope
@@ -180,6 +181,7 @@ class Records:
     standing: Mapping[Place, bool] = field(default_factory=dict)
     unlooked: frozenset[Place] = frozenset()
     replicas: Mapping[str, int | None] = field(default_factory=dict)
+    held: Mapping[Key, Held] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from bus.broker.held import PAUSED
 from bus.envelope import Envelope
 from bus.workflow import causes
 from bus.workflow.clocks import Timing, timing
@@ -22,7 +23,7 @@ NEVER_RAN_PREFIXES = ("protocol.", "auth.", "tool.validation_failed")
 
 
 class State(StrEnum):
-    """What became of a message. The first five are open: something is still to come."""
+    """What became of a message. The first seven are open: something is still to come."""
 
     WAITING = "waiting"
     """In the queue of its agent."""
@@ -32,6 +33,10 @@ class State(StrEnum):
     """An attempt failed, the next one is to come."""
     DELAYED = "delayed"
     """Its time (`deliver_at`) has not come."""
+    PAUSED = "paused"
+    """Parked, because a person has paused it; it goes on when it is resumed."""
+    ASKING = "asking"
+    """Parked, because its handler waits for a person's answer."""
     UNSEEN = "unseen"
     """Too many are open to look at each; this one was not looked at."""
     HANDLED = "handled"
@@ -53,7 +58,11 @@ class State(StrEnum):
     """Settled without a record: taken by a client, its dead letter dropped, or its completion forgotten."""
 
 
-OPEN = frozenset({State.WAITING, State.IN_HAND, State.RETRYING, State.DELAYED, State.UNSEEN})
+OPEN = frozenset(
+    {State.WAITING, State.IN_HAND, State.RETRYING, State.DELAYED, State.PAUSED, State.ASKING, State.UNSEEN}
+)
+# Nobody has to run for these to wait.
+RESTING = frozenset({State.DELAYED, State.PAUSED, State.ASKING})
 LOST = frozenset({State.DEAD, State.REFUSED})
 
 
@@ -283,6 +292,9 @@ def _state(message: _Message, key: Key, records: Records, senders: set[str]) -> 
         return State.CANCELLED if str(whys[-1]).startswith(CANCELLED) else State.SET_ASIDE
     died_at = message.death.place if message.death is not None else None
     here = [one for one in message.copies if one.place in records.standing and one.place != died_at]
+    held = records.held.get(key)
+    if held is not None and not any(one.stored_at > held.stored_at for one in here):
+        return State.PAUSED if held.why == PAUSED else State.ASKING
     if here:
         if any(one.place.stream == "later" and one.is_delayed for one in here):
             return State.DELAYED
@@ -350,7 +362,7 @@ def _waits(steps: Iterable[Step], records: Records) -> tuple[Wait, ...]:
 
 def _status(steps: Sequence[Step], waits: Sequence[Wait]) -> Status:
     if waits:
-        return Status.OPEN if any(one.replicas or one.state is State.DELAYED for one in waits) else Status.STUCK
+        return Status.OPEN if any(one.replicas or one.state in RESTING for one in waits) else Status.STUCK
     return Status.FAILED if any(step.state in LOST for step in steps) else Status.DONE
 
 

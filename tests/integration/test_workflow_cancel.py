@@ -96,7 +96,7 @@ async def test_what_runs_is_cancelled_and_can_do_nothing_more(bus: Bus, settings
     if kind == "plain":
 
         @agent.on("step")
-        def step(_: Any, message: Message) -> None:
+        def plain(_: Any, message: Message) -> None:
             loop.call_soon_threadsafe(began.set)
             asyncio.run_coroutine_threadsafe(until_cancelled(message), loop).result()
             asyncio.run_coroutine_threadsafe(try_all(message), loop).result()
