@@ -280,7 +280,8 @@ def _outcome(step: Step) -> str:
         if step.death is None:
             return "expired: nobody took it in time"
         word = {State.DEAD: "dead letter", State.REFUSED: "refused: dead letter", State.EXPIRED: "expired: dead letter"}
-        return f"{word[step.state]} {step.death.id}{tries}: {_error(step.death.code, step.death.reason)}"
+        times = f", {_times(step)}" if step.death.exec_ms is not None else ""
+        return f"{word[step.state]} {step.death.id}{times}{tries}: {_error(step.death.code, step.death.reason)}"
     if step.state is State.RETRYING:
         return f"failed {_count(step.tries, 'time')}, is tried again: {error}"
     if step.state in (State.SET_ASIDE, State.CANCELLED):
