@@ -106,10 +106,13 @@ async def _agents(connection: Connection) -> list[Finding]:
                 f"nats stream purge {StreamNames.of(connection.settings.namespace).work} --subject {subject}",
             )
         )
+    leases = await live_replicas(connection)
     for queue in await agent_queues(connection):
         message = f"{queue.agent}: {queue.waiting} waiting, {queue.in_flight} in flight"
         if queue.replicas:
-            running = f"{queue.replicas} replica{'s' if queue.replicas > 1 else ''} running"
+            # A replica may have two pulls open, and one that was killed keeps its lease for a while: the lower counts.
+            count = min(queue.replicas, len(leases.get(queue.agent, ())) or queue.replicas)
+            running = f"{count} replica{'s' if count > 1 else ''} running"
             findings.append(Finding(Grade.GOOD, "agents", f"{message}, {running}"))
         elif queue.replicas is None:
             findings.append(

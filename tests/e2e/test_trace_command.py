@@ -61,7 +61,7 @@ def test_why_is_it_stuck(workflow: str, bus_command: Run) -> None:
     assert lines[1].startswith("waits for second: 1 again, failing for ")
     assert "again in 59 min" in lines[1] or "again in 1 h" in lines[1]
     assert "the model is away" in lines[1]
-    assert lines[1].endswith("1 replica running")
+    assert lines[1].endswith("a replica is running")
     assert "dead letter 1: second bad: tool.execution_failed: ValueError: no good" in lines
     (good,) = [line for line in lines if "good  first > second" in line]
     assert "execute" in good

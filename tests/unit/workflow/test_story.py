@@ -125,7 +125,7 @@ def test_what_became_of_each() -> None:
     assert told.status is Status.OPEN
     lines = "\n".join(text(told))
     assert "waits for idle: 1 step, in the queue for 60.00 s; no replica is running: bus run MODULE:idle" in lines
-    assert "last error tool.timeout: too slow; 1 replica running" in lines
+    assert "last error tool.timeout: too slow; a replica is running" in lines
     assert "dead letter 9: b step: tool.execution_failed: boom" in lines
 
 
