@@ -23,9 +23,22 @@ async def is_abandoned(message: Message) -> bool:
     return await message.state.read(ORDER) == ABANDONED
 
 
-async def has_record(message: Message) -> bool:
-    """Whether the workflow was begun by a client that keeps a record; others have no phases."""
-    return message.workflow_id is not None and await message.workflow.record() is not None
+async def reach(message: Message, phase: str) -> bool:
+    """Begins a phase and ends those before it, also where an agent of an older release has not done its part.
+
+    False for a workflow without a record, which has no phases: it was begun by another kind of client.
+    """
+    record = await message.workflow.record() if message.workflow_id is not None else None
+    if record is None:
+        return False
+    for before in PHASES.order[: [one.name for one in PHASES.order].index(phase)]:
+        state = record.phases.get(before.name)
+        if state is None:
+            await message.workflow.enter(before.name)
+        if state is None or state.ended_at is None:
+            await message.workflow.leave(before.name)
+    await message.workflow.enter(phase)
+    return True
 
 
 async def fetch(artifacts: Artifacts, sources: Sequence[SourceRef]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from agents.library import fetch, has_record, is_abandoned
+from agents.library import fetch, is_abandoned, reach
 from agents.planning import plan
 from bus import Agent, Message
 from schemas.brief import BriefFailed, DraftRequest, FailureReason, Plan, PlanRequest, Theme
@@ -22,8 +22,7 @@ async def plan_brief(request: PlanRequest, message: Message) -> None:
     """
     if await is_abandoned(message):
         return
-    if in_phases := await has_record(message):
-        await message.workflow.enter("plan")
+    in_phases = await reach(message, "plan")
     texts = await fetch(message.artifacts, request.sources)
     themes = await _plan(request, texts)
     if await is_abandoned(message):

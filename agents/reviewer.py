@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.assembling import assemble
 from agents.contracts import contracts
-from agents.library import fetch, has_record, is_abandoned
+from agents.library import fetch, is_abandoned, reach
 from agents.reviewing import Draft, Revision, Standing, standing
 from agents.sources import split_lines
 from bus import Agent, Message, PermanentFailure
@@ -44,9 +44,7 @@ async def review(request: ReviewRequest, message: Message) -> None:
     drafts, traceparents = await _keep(message, request)
     if any((0, theme.index) not in drafts for theme in plan.themes):
         return
-    if in_phases := await has_record(message):
-        await message.workflow.leave("execute")
-        await message.workflow.enter("review")
+    in_phases = await reach(message, "review")
     # Whoever finds the round complete reviews what others have brought.
     message.link(traceparents)
     cited = {quote.file for draft in drafts.values() for quote in draft.sentences}

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from agents.contracts import contracts
-from agents.library import has_record, is_abandoned
+from agents.library import is_abandoned
 from agents.writing import Section, draft, revise
 from bus import Agent, Message
 from schemas.brief import AgentMessage, DraftRequest, ReviewRequest
@@ -39,7 +39,7 @@ async def rewrite(request: AgentMessage, message: Message) -> None:
 @contextlib.asynccontextmanager
 async def _alone(message: Message, phase: str, section: int) -> AsyncIterator[None]:
     """While it runs, no other replica writes this section."""
-    if not await has_record(message):
+    if message.workflow_id is None or await message.workflow.record() is None:
         yield
         return
     async with message.slot(phase, key=f"section {section}", limit=1):
