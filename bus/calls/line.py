@@ -89,7 +89,6 @@ class Line:
                 span.end()
         meta["elapsed_ms"] = _since(started)
         seconds = time.perf_counter() - started
-        self._telemetry.metrics.calls.answered(taken.name, "" if failure is None else failure.code, seconds)
         call_id = "" if taken.asked is None else taken.asked.tool_call_id
         taken.failure = failure
         if failure is None:
@@ -103,6 +102,9 @@ class Line:
         try:
             return await self._tell(taken, result)
         finally:
+            # A result that cannot be sent is a failure too, and only known by now.
+            code = "" if taken.failure is None else taken.failure.code
+            self._telemetry.metrics.calls.answered(taken.name, code, seconds)
             self._witness.answered(taken, meta, data)
 
     def _tell(self, taken: Taken, result: Result) -> Awaitable[bytes | None]:

@@ -7,9 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from bus.testing import check_chain
 from tests.e2e.conftest import ROOT
@@ -48,6 +51,9 @@ EXPECTED = {
 WITH_RULES = list(EXPECTED)[list(EXPECTED).index("bus rules check rules.toml") :]
 # Which of them are about the agent `adder`, and which about `reporter`.
 CALLS, TASKS = re.compile(r"^bus (call calculator|registry)"), re.compile(r"^bus (task|call report)")
+# Which need no agent that runs.
+ALONE = re.compile(r"^bus (chaos|bench)")
+AT_ONCE = 4
 
 
 def blocks(language: str) -> list[str]:
@@ -69,15 +75,25 @@ def test_the_agent_and_the_commands(tmp_path: Path, start: Start, bus_command: R
     agent, *_ = blocks("python")
     (tmp_path / "shouter.py").write_text(agent)
     start("bus", "run", "shouter:shouter", until="running shouter")
-    others = [one for one in EXPECTED if one not in WITH_RULES and not CALLS.search(one) and not TASKS.search(one)]
-    run_all(others, bus_command)
+    other = re.compile("|".join(one.pattern for one in (CALLS, TASKS, ALONE)))
+    mine = [one for one in EXPECTED if one not in WITH_RULES and not other.search(one)]
+    # The others look at what is sent.
+    run_at_once((one for one in mine if one.startswith("bus send")), bus_command)
+    run_at_once((one for one in mine if not one.startswith("bus send")), bus_command)
+
+
+@pytest.mark.parametrize("command", [one for one in EXPECTED if ALONE.search(one)])
+def test_the_commands_that_need_no_agent_that_runs(command: str, tmp_path: Path, bus_command: Run) -> None:
+    agent, *_ = blocks("python")
+    (tmp_path / "shouter.py").write_text(agent)
+    run_all([command], bus_command)
 
 
 def test_the_capability_and_the_commands(tmp_path: Path, start: Start, bus_command: Run) -> None:
     _, _, _, adder, _ = blocks("python")
     (tmp_path / "adder.py").write_text(adder)
     start("bus", "run", "adder:adder", until="running adder")
-    run_all([one for one in EXPECTED if CALLS.search(one) and one not in WITH_RULES], bus_command)
+    run_at_once((one for one in EXPECTED if CALLS.search(one) and one not in WITH_RULES), bus_command)
 
 
 def test_what_takes_long(tmp_path: Path, start: Start, bus_command: Run, environment: dict[str, str]) -> None:
@@ -104,6 +120,12 @@ def test_the_rules_and_the_commands(tmp_path: Path, start: Start, bus_command: R
     (tmp_path / "rules.toml").write_text(next(block for block in blocks("toml") if "[[allow]]" in block))
     start("bus", "run", "adder:adder", "--rules", "rules.toml", until="running adder")
     run_all(WITH_RULES, bus_command)
+
+
+def run_at_once(commands: Iterable[str], bus_command: Run) -> None:
+    """Runs those that do not wait for each other."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda command: run_all([command], bus_command), commands))
 
 
 def run_all(commands: list[str], bus_command: Run) -> None:

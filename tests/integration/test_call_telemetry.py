@@ -165,6 +165,32 @@ async def test_calls_are_counted_by_capability_and_error_on_both_sides(settings:
         }
 
 
+async def test_a_result_that_cannot_be_sent_is_counted_as_a_failure(settings: Settings) -> None:
+    """OBS-4: both sides count the same."""
+    tools, caller = Agent("tools"), Agent("caller")
+
+    @tools.capability("number.odd", example={})
+    async def odd() -> Any:
+        """Gives what JSON has no word for."""
+        return float("nan")
+
+    @caller.on("ask")
+    async def ask(payload: Any, message: Message) -> None:
+        with contextlib.suppress(BusError):
+            await message.call("number.odd", {})
+
+    async with (
+        Bus.connect("client", settings=settings) as bus,
+        tools.running(settings) as callee,
+        caller.running(settings) as asking,
+    ):
+        await bus.send("caller", "ask", {})
+        await settled(bus, 20)
+        failed = ("number.odd", "tool.invalid_result")
+        assert values(asking.metrics, "rpc.client.call.duration") == {failed: 1}
+        assert values(callee.metrics, "rpc.server.call.duration") == {("number.odd", ""): 0, failed: 1}
+
+
 def test_hostile_names_make_no_series() -> None:
     count = 600
     metrics = ServiceMetrics("tools")
