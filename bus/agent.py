@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bus.broker.connection import Connection
-from bus.broker.streams import provision
+from bus.broker.provisioning import provision
 from bus.broker.subjects import TASK
 from bus.calls.capability import Capability
 from bus.calls.card import CALL_MODE, TASK_MODE

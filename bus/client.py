@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from bus.broker.connection import Connection
-from bus.broker.streams import provision
+from bus.broker.provisioning import provision
 from bus.calls.caller import Caller
 from bus.calls.client import CallingClient
 from bus.calls.guard import Guard

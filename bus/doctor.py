@@ -11,7 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bus.broker.connection import Connection
-from bus.broker.streams import StreamNames, provision
+from bus.broker.provisioning import provision
+from bus.broker.streams import StreamNames
 from bus.broker.survey import agent_queues, stream_sizes, untakeable
 from bus.contracts.accepts import Accepts
 from bus.delivery.dead_letters import DeadLetters

@@ -1,7 +1,7 @@
-"""Records: values in a key-value bucket, changed by compare-and-set, each with the name of who wrote it.
+"""Records: values in a key-value bucket, changed by compare-and-set, with a lifetime and the name of who wrote them.
 
-Published and read directly: nats-py's own bucket costs twice as much a write, drops the lifetime of an entry on update,
-and does not tell who wrote what a write lost to.
+Published and read directly: nats-py's own bucket costs twice as much a write, drops the lifetime of an entry on update
+(which would make a lease permanent), and does not tell who wrote what a write lost to.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from typing import Any
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.leases import API_S, DELETED, NO_MESSAGE, WRONG_LAST_SEQUENCE
 from bus.broker.parser import read_header_block
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
 from bus.broker.wire import header_block
 from bus.errors import error
 
+API_S = 5.0
+WRONG_LAST_SEQUENCE = 10071
+NO_MESSAGE = 10037
+DELETED = "KV-Operation"
 WRITER = "Bus-Writer"
 
 
@@ -48,14 +51,18 @@ NOTHING = Record(None, 0)
 
 
 class Records:
-    """One bucket. Every call raises BrokerError when the broker cannot answer. `writer` stands beside each value."""
+    """One bucket. Every call raises BrokerError when the broker cannot answer.
+
+    `writer` stands beside each value: the connection when none is given; with an empty one nothing does, as for leases,
+    whose keys name who holds them.
+    """
 
     __slots__ = ("_bucket", "_writer", "connection")
 
-    def __init__(self, connection: Connection, bucket: str, *, writer: str = "") -> None:
+    def __init__(self, connection: Connection, bucket: str, *, writer: str | None = None) -> None:
         self.connection = connection
         self._bucket = bucket
-        self._writer = writer or connection.name
+        self._writer = connection.name if writer is None else writer
 
     @property
     def stream(self) -> str:
@@ -66,15 +73,31 @@ class Records:
         """The subject of a key, or of a pattern of keys."""
         return f"$KV.{self._bucket}.{key}"
 
+    def key(self, delivery: Delivery) -> str:
+        """The key that a delivery of the stream is about."""
+        return delivery.subject.removeprefix(self.subject(""))
+
     async def read(self, key: str) -> Record:
-        """The newest value of a key. Waits for a broker that is away."""
-        return await self.connection.patiently(lambda: self._read(key))
+        """The newest value of a key; `NOTHING` when it was never there, or its lifetime is over.
+
+        Waits for a broker that is away.
+        """
+        return await self.connection.patiently(lambda: self.read_once(key))
+
+    async def read_once(self, key: str) -> Record:
+        """As `read`, but fails at once while the broker is away."""
+        stored = await self._api({"last_by_subj": self.subject(key)})
+        if stored is None:
+            return NOTHING
+        headers = _headers_of(stored)
+        value = None if DELETED in headers else b64decode(stored.get("data", ""))
+        return Record(value, stored["seq"], headers.get(WRITER, ""), datetime.fromisoformat(stored["time"]))
 
     async def write(self, key: str, value: bytes, *, after: int | None, ttl_s: float | None = None) -> int | None:
         """Writes when the key's newest revision is `after` (0: there is none) and returns the new revision, else None.
 
-        With `after=None` it writes in any case. When the answer is lost it raises BrokerError `broker.unavailable`:
-        the write may have happened.
+        With `after=None` it writes in any case. It lives for `ttl_s` (whole seconds, at least 1; None: for good). When
+        the answer is lost it raises BrokerError `broker.unavailable`: the write may have happened.
         """
         return await self._publish(key, value, {}, after, ttl_s)
 
@@ -121,9 +144,10 @@ class Records:
 
     def entry(self, delivery: Delivery) -> tuple[str, Record]:
         """The key and the record of what a reader gave."""
-        key = delivery.subject.removeprefix(self.subject(""))
         value = None if DELETED in delivery.headers else delivery.data
-        return key, Record(value, delivery.stream_seq, delivery.headers.get(WRITER, ""), delivery.stored_at)
+        return self.key(delivery), Record(
+            value, delivery.stream_seq, delivery.headers.get(WRITER, ""), delivery.stored_at
+        )
 
     async def first_key(self, pattern: str) -> str | None:
         """The key that was written first of those that fit and are there; None when there is none."""
@@ -144,14 +168,6 @@ class Records:
                 if record.value is not None:
                     yield key, record
 
-    async def _read(self, key: str) -> Record:
-        stored = await self._api({"last_by_subj": self.subject(key)})
-        if stored is None:
-            return NOTHING
-        headers = _headers_of(stored)
-        value = None if DELETED in headers else b64decode(stored.get("data", ""))
-        return Record(value, stored["seq"], headers.get(WRITER, ""), datetime.fromisoformat(stored["time"]))
-
     async def _api(self, query: dict[str, Any]) -> dict[str, Any] | None:
         """Asks for one stored message; None when there is none."""
         subject = f"$JS.API.STREAM.MSG.GET.{self.stream}"
@@ -169,7 +185,7 @@ class Records:
         return await self._ask(key, value, self._headers(headers, after, ttl_s))
 
     def _headers(self, headers: dict[str, str], after: int | None, ttl_s: float | None) -> dict[str, str]:
-        headers = {**headers, WRITER: self._writer}
+        headers = {**headers, WRITER: self._writer} if self._writer else headers.copy()
         if ttl_s is not None:
             headers["Nats-TTL"] = str(max(1, round(ttl_s)))
         if after is not None:

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 
 from bus.broker.connection import Connection
-from bus.broker.leases import DELETED, Leases
 from bus.broker.pull import Delivery
-from bus.broker.reader import StreamReader
+from bus.broker.records import DELETED, Records
 from bus.broker.streams import StreamNames, last_seq_of
 from bus.broker.tasks import end
 from bus.calls.announcement import Announcement, Lease
@@ -37,7 +36,7 @@ class Directory:
     def __init__(self, connection: Connection) -> None:
         self.index = Index()
         self._connection = connection
-        self._leases = Leases(connection, StreamNames.of(connection.settings.namespace).registry)
+        self._leases = Records(connection, StreamNames.of(connection.settings.namespace).registry, writer="")
         self._reading: asyncio.Task[None] | None = None
         self._caught_up = asyncio.Event()
         self._moved = asyncio.Event()
@@ -96,7 +95,7 @@ class Directory:
 
     async def _watch(self) -> None:
         # From the first entry: a bucket holds no more than its newest ones.
-        async with StreamReader(self._connection, self._leases.stream, start_seq=1) as reader:
+        async with self._leases.reader(">") as reader:
             if reader.is_caught_up:
                 self._caught_up.set()
             async for delivery in reader:

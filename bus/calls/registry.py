@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 
 from bus.broker.connection import Connection
-from bus.broker.leases import Leases
+from bus.broker.records import Records
 from bus.broker.streams import StreamNames
 from bus.broker.tasks import end
 from bus.calls.announcement import MAX_BYTES, Announcement, Lease
@@ -32,7 +32,7 @@ class Registration:
     def __init__(self, connection: Connection, announcement: Announcement, *, instance: str) -> None:
         settings = connection.settings
         self._connection = connection
-        self._leases = Leases(connection, StreamNames.of(settings.namespace).registry)
+        self._leases = Records(connection, StreamNames.of(settings.namespace).registry, writer="")
         self._digest, self._record = announcement.encode()
         self._lease = Lease(
             announcement.agent,
@@ -86,16 +86,16 @@ class Registration:
         now = time.monotonic()
         if self._announced_at == 0.0 or now - self._announced_at > ANNOUNCE_AGAIN_S:
             key = f"cards.{self._lease.agent}.{self._digest}"
-            await self._leases.put(key, self._record, ttl_s=ANNOUNCEMENT_TTL_S, after=None)
+            await self._leases.write(key, self._record, ttl_s=ANNOUNCEMENT_TTL_S, after=None)
             self._announced_at = now
         data, ttl_s = self._lease.encode(), self._lease.ttl_s
         revision = None
         if self._revision is not None:
-            revision = await self._leases.put(self._key, data, ttl_s=ttl_s, after=self._revision)
+            revision = await self._leases.write(self._key, data, ttl_s=ttl_s, after=self._revision)
             if revision is None:
                 log.warning("the lease of %s was gone; it registers again", self._lease.agent)
         if revision is None:
-            revision = await self._leases.put(self._key, data, ttl_s=ttl_s, after=None)
+            revision = await self._leases.write(self._key, data, ttl_s=ttl_s, after=None)
         self._revision = revision
 
     async def _keep(self) -> None:

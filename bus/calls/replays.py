@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.leases import Leases
+from bus.broker.records import Records
 from bus.broker.streams import StreamNames
 from bus.calls.asked import Asked
 from bus.calls.control import Presence, Verb, Word, presence
@@ -42,7 +42,7 @@ class Replays:
     def __init__(self, connection: Connection, agent: str, instance: str) -> None:
         settings = connection.settings
         self._connection = connection
-        self._leases = Leases(connection, StreamNames.of(settings.namespace).results)
+        self._records = Records(connection, StreamNames.of(settings.namespace).results, writer="")
         self._agent = agent
         self._instance = instance
         self._window_s = settings.idempotency_window_s
@@ -103,10 +103,10 @@ class Replays:
         pause_s = FIRST_LOOK_S
         after = 0
         while True:
-            revision = await self._leases.put(where, mine, ttl_s=ttl_s, after=after)
+            revision = await self._records.write(where, mine, ttl_s=ttl_s, after=after)
             if revision is not None:
                 return Claim(where, revision)
-            entry = await self._leases.read(where)
+            entry = await self._records.read_once(where)
             after = entry.revision
             if entry.value is None:
                 continue
@@ -140,7 +140,7 @@ class Replays:
             log.warning("a result of %d bytes is too large to be kept under its idempotency key", len(value))
             return await self.release(claim)
         try:
-            written = await self._leases.put(claim.key, value, ttl_s=self._window_s, after=claim.revision)
+            written = await self._records.write(claim.key, value, ttl_s=self._window_s, after=claim.revision)
             if written is None:
                 log.warning("the claim of %s ran out before its result was stored", claim.key)
         except BrokerError as problem:
@@ -149,7 +149,7 @@ class Replays:
     async def release(self, claim: Claim) -> None:
         """Gives the key back, because the work was not done."""
         try:
-            await self._leases.take_away(claim.key, ttl_s=1, after=claim.revision)
+            await self._records.take_away(claim.key, ttl_s=1, after=claim.revision)
         except BrokerError as problem:
             log.warning("the claim of %s runs out by itself: %s", claim.key, problem)
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.leases import Leases
+from bus.broker.records import Records
 from bus.broker.streams import StreamNames
 from bus.broker.tasks import end
 from bus.contracts.accepts import Accepts
@@ -28,9 +28,9 @@ FIRST_S = 2.0
 LAST_S = 2.0
 
 
-def registry_of(connection: Connection) -> Leases:
+def registry_of(connection: Connection) -> Records:
     """The bucket of the registry."""
-    return Leases(connection, StreamNames.of(connection.settings.namespace).registry)
+    return Records(connection, StreamNames.of(connection.settings.namespace).registry, writer="")
 
 
 def owner(key: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ class Lease:
     async def _renew(self, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._leases.put(self._key, self._value, ttl_s=self._ttl_s, after=None)
+                await self._leases.write(self._key, self._value, ttl_s=self._ttl_s, after=None)
         except (BusError, TimeoutError) as problem:
             log.debug("the lease of %s is not renewed: %s", self._agent, problem)
             return False

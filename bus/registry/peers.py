@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.leases import DELETED
 from bus.broker.pull import Delivery
-from bus.broker.reader import StreamReader
+from bus.broker.records import DELETED
 from bus.broker.streams import last_seq_of
 from bus.broker.tasks import end
 from bus.contracts.accepts import Accepts
@@ -101,9 +100,7 @@ class Peers:
     async def _follow(self) -> None:
         while True:
             try:
-                async with StreamReader(
-                    self._connection, self._leases.stream, subjects=[self._leases.subject(EVERY)], start_seq=1
-                ) as reader:
+                async with self._leases.reader(EVERY) as reader:
                     if reader.is_caught_up:
                         self._ready.set()
                     async for delivery in reader:

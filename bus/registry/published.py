@@ -11,10 +11,9 @@ from datetime import datetime
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.leases import DELETED
 from bus.broker.pull import Delivery
 from bus.broker.reader import StreamReader
-from bus.broker.records import Records
+from bus.broker.records import DELETED, Records
 from bus.broker.streams import StreamNames
 from bus.contracts.version import ContractVersion
 from bus.errors import error
@@ -40,11 +39,8 @@ class PublishedContracts:
     """The contracts that this bus knows. Every call raises BrokerError when the broker cannot answer."""
 
     def __init__(self, connection: Connection) -> None:
-        bucket = StreamNames.of(connection.settings.namespace).contracts
         self._connection = connection
-        self._records = Records(connection, bucket)
-        self._stream = f"KV_{bucket}"
-        self._prefix = f"$KV.{bucket}."
+        self._records = Records(connection, StreamNames.of(connection.settings.namespace).contracts)
 
     async def publish(self, version: ContractVersion, data: bytes) -> bool:
         """Publishes a contract, the bytes of a JSON Schema file; True when it is new, False when it was there already.
@@ -103,10 +99,10 @@ class PublishedContracts:
                     yield published
 
     def _reader(self) -> StreamReader:
-        return StreamReader(self._connection, self._stream, subjects=[f"{self._prefix}>"], start_seq=1)
+        return self._records.reader(">")
 
     def _read(self, delivery: Delivery) -> Published | None:
-        tokens = delivery.subject.removeprefix(self._prefix).split(".")
+        tokens = self._records.key(delivery).split(".")
         try:
             type, major, minor = tokens
             version = ContractVersion.of_type(type, f"{major}.{minor}")

@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 from bus.broker.connection import Connection
-from bus.broker.leases import DELETED
 from bus.broker.questions import ask_all
-from bus.broker.reader import StreamReader
+from bus.broker.records import DELETED
 from bus.broker.survey import agents_with_consumer
 from bus.contracts.accepts import Accepts
 from bus.registry.lease import EVERY, owner, registry_of
@@ -85,7 +84,7 @@ async def live_replicas(connection: Connection) -> dict[str, dict[str, Accepts]]
     """What each replica with a lease accepts, by agent and replica. Raises BrokerError."""
     leases = registry_of(connection)
     live: dict[str, dict[str, Accepts]] = {}
-    async with StreamReader(connection, leases.stream, subjects=[leases.subject(EVERY)], start_seq=1) as reader:
+    async with leases.reader(EVERY) as reader:
         async for delivery in reader.until_now():
             agent, replica = owner(leases.key(delivery))
             replicas = live.setdefault(agent, {})

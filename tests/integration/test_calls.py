@@ -23,7 +23,7 @@ from bus import (
     Settings,
     ToolError,
 )
-from bus.broker.leases import Leases
+from bus.broker.records import Records
 from bus.broker.streams import StreamNames
 
 
@@ -321,7 +321,7 @@ async def test_a_stop_deregisters_first_and_finishes_what_is_in_hand(bus: Bus, s
 async def test_garbage_in_the_registry_is_skipped_with_a_line(
     bus: Bus, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leases = Leases(bus.connection, StreamNames.of(settings.namespace).registry)
+    leases = Records(bus.connection, StreamNames.of(settings.namespace).registry, writer="")
     for key, value in (
         ("nonsense", b"x"),
         ("lease.mallory.i1", b"\xff\xfe"),
@@ -329,7 +329,7 @@ async def test_garbage_in_the_registry_is_skipped_with_a_line(
         ("cards.mallory.0000", b"[]"),
         ("lease.alice.i3.extra", b"{}"),
     ):
-        await leases.put(key, value, ttl_s=60, after=None)
+        await leases.write(key, value, ttl_s=60, after=None)
     async with calculator().running(settings):
         assert [one.agent for one in await bus.capabilities.find()] == ["alice"]
         assert (await bus.call("calculator.add", {"a": 1, "b": 2})).ok

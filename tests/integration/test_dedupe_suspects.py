@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from bus import Agent, Bus, Message, Settings
+from bus.broker.provisioning import provision
 from bus.broker.store import store
-from bus.broker.streams import provision
 from bus.delivery import peers
 from bus.delivery.dedupe import Claim, Dedupe, digest
 from bus.testing import NatsServer

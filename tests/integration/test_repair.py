@@ -12,7 +12,8 @@ from nats.js.api import ConsumerConfig
 
 from bus import Agent, Bus, DeadLetter, Message, Settings
 from bus.broker.connection import Connection
-from bus.broker.streams import DEAD_MAX_AGE_S, StreamNames, provision
+from bus.broker.provisioning import DEAD_MAX_AGE_S, provision
+from bus.broker.streams import StreamNames
 from bus.delivery.letter import NoSuchDeadLetter
 from bus.telemetry.instruments import merged
 from tests.integration.otlp_receiver import Received

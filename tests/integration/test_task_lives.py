@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bus import Bus, BusError, Call, CallDraft, Envelope, RetryLater, Settings
 from bus.broker.connection import Connection
-from bus.broker.streams import provision
+from bus.broker.provisioning import provision
 from bus.calls.capability import Capability
 from bus.calls.guard import Guard
 from bus.calls.service import Service

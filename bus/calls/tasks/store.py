@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from bus.broker.connection import Connection
-from bus.broker.leases import DELETED, Leases
 from bus.broker.parser import Arrival
-from bus.broker.reader import StreamReader
+from bus.broker.records import Records
 from bus.broker.streams import StreamNames, subjects_with_messages
 from bus.broker.subjects import token
 from bus.calls.tasks.record import TaskRecord
@@ -49,11 +48,11 @@ class TaskStore:
     BrokerError; after that a change may or may not have happened.
     """
 
-    __slots__ = ("_connection", "_leases", "_window_s")
+    __slots__ = ("_connection", "_records", "_window_s")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._leases = Leases(connection, StreamNames.of(connection.settings.namespace).tasks)
+        self._records = Records(connection, StreamNames.of(connection.settings.namespace).tasks, writer="")
         self._window_s = connection.settings.idempotency_window_s
 
     async def read(self, task_id: str) -> TaskRecord:
@@ -138,40 +137,37 @@ class TaskStore:
         """Notes that `child` was asked for in the course of the task `parent`, so that a cancel reaches it."""
         ttl_s = child.lives_for_s(now(), self._window_s)
         key = f"child.{token(parent)}.{token(child.id)}"
-        await self._connection.patiently(lambda: self._leases.put(key, b"", ttl_s=ttl_s, after=None))
+        await self._connection.patiently(lambda: self._records.write(key, b"", ttl_s=ttl_s, after=None))
 
     async def children(self, parent: str) -> list[str]:
         """The ids of the tasks that were asked for in the course of this one."""
-        pattern = self._leases.subject(f"child.{token(parent)}.*")
+        pattern = self._records.subject(f"child.{token(parent)}.*")
         found = await self._connection.patiently(
-            lambda: subjects_with_messages(self._connection, self._leases.stream, pattern)
+            lambda: subjects_with_messages(self._connection, self._records.stream, pattern)
         )
         return [subject.rpartition(".")[2] for subject in found]
 
     async def all(self) -> list[TaskRecord]:
         """Every task that is known, the oldest first. What cannot be read as one is passed over."""
         found: dict[str, TaskRecord] = {}
-        async with StreamReader(
-            self._connection, self._leases.stream, subjects=[self._leases.subject("task.*")], start_seq=1
-        ) as reader:
-            async for delivery in reader.until_now():
-                record = None if DELETED in delivery.headers else _decoded(delivery.data)
-                if record is not None:
-                    found[record.id] = record.expired(now()) or record
+        async for _, entry in self._records.entries("task.*"):
+            record = _decoded(entry.value)
+            if record is not None:
+                found[record.id] = record.expired(now()) or record
         return sorted(found.values(), key=lambda one: (one.submitted_at, one.id))
 
     async def _read(self, task_id: str) -> tuple[TaskRecord, int]:
         if len(task_id) > MAX_ID_CHARS:
             raise NoSuchTask(task_id)
-        entry = await self._leases.read(f"task.{token(task_id)}")
-        record = None if entry.value is None else _decoded(entry.value)
+        entry = await self._records.read_once(f"task.{token(task_id)}")
+        record = _decoded(entry.value)
         if record is None:
             raise NoSuchTask(task_id)
         return record, entry.revision
 
     async def _write(self, record: TaskRecord, *, after: int) -> bool:
         ttl_s = record.lives_for_s(now(), self._window_s)
-        revision = await self._leases.put(f"task.{token(record.id)}", record.encode(), ttl_s=ttl_s, after=after)
+        revision = await self._records.write(f"task.{token(record.id)}", record.encode(), ttl_s=ttl_s, after=after)
         if revision is None:
             return False
         await self._tell(record.id)
@@ -190,8 +186,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _decoded(data: bytes) -> TaskRecord | None:
+def _decoded(value: bytes | None) -> TaskRecord | None:
     try:
-        return TaskRecord.decode(data)
+        return None if value is None else TaskRecord.decode(value)
     except ValueError:
         return None
