@@ -68,7 +68,7 @@ async def test_low_moves_under_a_steady_stream_of_high(bus: Bus, settings: Setti
 
 
 async def test_the_limit_holds_over_all_lanes(bus: Bus, settings: Settings) -> None:
-    """DEL-8: `concurrency` counts for all lanes together, and each message runs once, nearly all at their first delivery.
+    """DEL-8: `concurrency` counts for all lanes together, each message runs once, nearly all at their first delivery.
 
     What two lanes give in the same instant beyond the free slots waits for the next free one.
     """
