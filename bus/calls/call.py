@@ -15,6 +15,8 @@ from bus.envelope import Envelope, derive_message_id, new_message_id
 from bus.telemetry.spans import Span
 from bus.trust import budget
 from bus.trust.accounts import Accounts
+from bus.trust.confirmation import Question
+from bus.trust.confirmations import VALID_S, Confirmations
 from bus.trust.labels import joined, labels_of
 from bus.workflow.artifacts import Artifacts
 from bus.workflow.calling import Calling, Streamed, Submitted
@@ -33,6 +35,7 @@ class Call:
         "_accounts",
         "_agent",
         "_caller",
+        "_confirmations",
         "_ends_at",
         "_feed",
         "_labels",
@@ -61,6 +64,7 @@ class Call:
         publish: Publish,
         artifacts: Artifacts,
         accounts: Accounts,
+        confirmations: Confirmations,
         feed: Feed | None = None,
         attempt: int = 1,
     ) -> None:
@@ -76,6 +80,7 @@ class Call:
         self._caller = caller
         self._publish = publish
         self._accounts = accounts
+        self._confirmations = confirmations
         # Beside those of the envelope.
         self._labels: dict[str, None] = {}
         self._feed = feed
@@ -155,6 +160,26 @@ class Call:
             relay=None if self._feed is None else self._feed.relay,
             **options,
         )
+
+    async def confirm(self, question: str, *, arguments: Any = None, expires_s: float = VALID_S) -> str:
+        """Returns, with the name of who approved, once a person has approved exactly these arguments for this work.
+
+        Until then it raises `auth.confirmation_required`. Let it pass: the caller hears it, a message in whose course
+        the call was made is parked until there is an answer (`bus workflow approve ID`), and then asks again under the
+        key that it has. A caller of another kind asks again itself, with an `idempotency_key`. One run uses an
+        approval up. Raises `auth.permission_denied` when it was denied, or after `expires_s`.
+        """
+        asked = Question(
+            self._agent,
+            ("call", self.sender, self.idempotency_key or self.tool_call_id),
+            question,
+            arguments.model_dump(mode="json", by_alias=True) if isinstance(arguments, BaseModel) else arguments,
+            workflow_id=self.workflow_id,
+            on_behalf_of=self.sender,
+            labels=tuple(self.labels),
+        )
+        confirmed = await self._confirmations.require(asked, attempt=None, valid_s=expires_s)
+        return confirmed.answered_by or ""
 
     async def spend(self, *, tokens: int) -> None:
         """Tells that the work has used model tokens; they count in the budget of its chain.

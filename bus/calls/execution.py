@@ -28,6 +28,7 @@ from bus.telemetry.spans import Span
 from bus.telemetry.told import instead_of
 from bus.trust import budget, labels
 from bus.trust.accounts import Accounts
+from bus.trust.confirmations import Confirmations
 from bus.trust.delegation import askers
 from bus.trust.rule_book import RuleBook
 from bus.workflow.artifacts import Artifacts
@@ -67,6 +68,7 @@ class Execution:
         self._publish = publish
         self._artifacts = artifacts
         self._accounts = accounts
+        self._confirmations = Confirmations(connection)
         self._submission = submission
         self._replays = Replays(connection, agent, instance)
         self._rules = rules
@@ -129,6 +131,7 @@ class Execution:
                 publish=self._publish,
                 artifacts=self._artifacts,
                 accounts=self._accounts,
+                confirmations=self._confirmations,
                 feed=feed,
                 attempt=taken.attempt,
             )

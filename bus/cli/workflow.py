@@ -1,4 +1,4 @@
-"""Commands for workflows: ls, show, rollback; cancel, pause and resume are in `decide.py`."""
+"""Commands for workflows: ls, show, rollback; cancel, pause and resume are in `decide.py`, answers in `confirm.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from bus.broker.connection import Connection
+from bus.cli.confirm import approve, confirmations, deny
 from bus.cli.decide import Id, cancel, pause, resume
 from bus.cli.inspect import As_json
 from bus.cli.operate import Servers, log_to_stderr
@@ -25,7 +26,7 @@ workflow_app = typer.Typer(
     help="Look at workflows, stop them, and roll them back.", no_args_is_help=True, rich_markup_mode=None
 )
 
-for decision in (cancel, pause, resume):
+for decision in (cancel, pause, resume, approve, deny, confirmations):
     workflow_app.command(decision.__name__)(decision)
 
 
